@@ -1,0 +1,1022 @@
+#include "net.h"
+
+#include <stdarg.h>
+
+/* ---- the server under test ---- */
+
+enum { MAX_HELD = 64 };
+static struct http_request *held[MAX_HELD];     /* requests that a handler keeps */
+static int n_held, n_gone, n_done, n_drained, n_access;
+static int last_status;
+static bool last_cut;
+static char last_path[64];
+
+static void gone(struct http_request *req)
+{
+    n_gone++;
+    if (http_stream_write(req, "x", 1) != -ECONNRESET)
+        n_gone += 1000;         /* a request that is over takes nothing */
+    http_reply(req, 200, NULL, NULL, 0);
+    http_stream_abort(req);
+}
+
+static void done(struct http_request *req)
+{
+    n_done++;
+    http_reply(req, 200, NULL, NULL, 0);        /* too late, and ignored */
+}
+
+static void drained(struct http_request *req)
+{
+    n_drained++;
+}
+
+static void keep(struct http_request *req)
+{
+    cr_assert(lt(int, n_held, MAX_HELD));
+    req->on_gone = gone;
+    req->on_done = done;
+    req->on_drain = drained;
+    held[n_held++] = req;
+}
+
+static void hello(struct http_request *req, void *user)
+{
+    req->on_gone = gone;
+    req->on_done = done;
+    http_add_header(req, "X-Extra", "yes");
+    http_add_header(req, "X-Evil", "a\r\nB: c");
+    http_reply(req, 200, "text/plain", "hello", 5);
+}
+
+static void echo(struct http_request *req, void *user)
+{
+    http_reply(req, 200, "application/octet-stream", req->body, req->body_len);
+}
+
+static void show(struct http_request *req, void *user)
+{
+    const char *host = http_header(req, "host"), *q = http_query(req, "q"), *v = http_header(req, "x-v");
+
+    http_reply_json(req, 200, arena_printf(req->arena, "[%s|%s|%s|q=%s|host=%s|x-v=%s]", req->method, req->path,
+                                           req->query, q ? q : "-", host ? host : "-", v ? v : "-"));
+}
+
+static void later(struct http_request *req, void *user)
+{
+    keep(req);
+}
+
+static void stream(struct http_request *req, void *user)
+{
+    keep(req);
+    http_stream_start(req, 200, "text/event-stream");
+}
+
+static void big(struct http_request *req, void *user)
+{
+    size_t len = 4 << 20;
+    char *body = malloc(len);
+
+    memset(body, 'b', len);
+    req->on_gone = gone;
+    req->on_done = done;
+    http_reply(req, 200, "text/plain", body, len);
+    free(body);
+}
+
+static void ends_server(struct http_request *req, void *user)
+{
+    keep(req);
+    http_server_close(server);
+    server = NULL;
+}
+
+static void ends_others(struct http_request *req, void *user)
+{
+    while (n_held)
+        http_stream_abort(held[--n_held]);
+    http_reply(req, 200, NULL, "ended", 5);
+}
+
+static void drains(struct http_request *req, void *user)
+{
+    http_server_drain(server, NULL, NULL);
+    http_reply(req, 200, NULL, "last", 4);
+}
+
+static const struct http_route routes[] = {
+    { "GET", "/hello", hello },
+    { "POST", "/echo", echo },
+    { "POST", "/small", echo, 10 },
+    { "GET", "/show", show },
+    { NULL, "/any", show },
+    { "GET", "/v1/models/*", show },
+    { "POST", "/v1/models/*", show },
+    { "GET", "/later", later },
+    { "POST", "/later", later },
+    { "GET", "/stream", stream },
+    { "GET", "/big", big },
+    { "GET", "/end", ends_server },
+    { "GET", "/others", ends_others },
+    { "GET", "/drain", drains },
+};
+
+static void access_line(const struct http_request *req, void *user)
+{
+    n_access++;
+    last_status = req->status;
+    last_cut = req->cut;
+    snprintf(last_path, sizeof last_path, "%s", req->path);
+}
+
+static struct http_config config = {
+    .routes = routes, .n_routes = sizeof routes / sizeof routes[0], .access = access_line,
+};
+
+static void setup(void)
+{
+    net_open(&config);
+}
+
+static void teardown(void)
+{
+    net_close();
+}
+
+TestSuite(http_server, .init = setup, .fini = teardown);
+
+static struct client *asks(const char *fmt, ...)
+{
+    struct client *c = client_open();
+    char text[4096];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    client_says(c, text);
+    return c;
+}
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: x\r\n\r\n"
+#define LAST(path) "GET " path " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+#define POST(path, headers, body) "POST " path " HTTP/1.1\r\nHost: x\r\n" headers "\r\n" body
+#define CHUNKED "Transfer-Encoding: chunked\r\n"
+#define AND_ON GET("/hello")        /* must not be answered when the connection is spoiled */
+
+/* ---- the wire, rule by rule ---- */
+
+struct row {
+    const char *name, *bytes;
+    const char *expected;           /* the status codes of all answers */
+    bool stays;                     /* and the connection works on */
+    size_t len;                     /* 0: strlen */
+};
+
+static const struct row rows[] = {
+    { "one request", GET("/hello"), "200", true },
+    { "two pipelined", GET("/hello") GET("/show"), "200 200", true },
+    { "empty lines in front", "\r\n\r\n" GET("/hello"), "200", true },
+    { "a body", POST("/echo", "Content-Length: 3\r\n", "abc"), "200", true },
+    { "an empty body", POST("/echo", "Content-Length: 0\r\n", ""), "200", true },
+    { "no length, no body", POST("/echo", "", ""), "200", true },
+    { "GET with a body", "GET /hello HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc" GET("/hello"), "200 200", true },
+    { "chunks", POST("/echo", CHUNKED, "3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"), "200", true },
+    { "chunks, other case", POST("/echo", "Transfer-encoding: CHUNKED\r\n", "A\r\n0123456789\r\n0\r\n\r\n"), "200", true },
+    { "chunk extension", POST("/echo", CHUNKED, "3;a=b\r\nabc\r\n0\r\n\r\n"), "200", true },
+    { "trailer", POST("/echo", CHUNKED, "3\r\nabc\r\n0\r\nX-T: 1\r\n\r\n"), "200", true },
+    { "unknown path", GET("/none"), "404", true },
+    { "unknown path, body", POST("/none", "Content-Length: 3\r\n", "abc") GET("/hello"), "404 200", true },
+    { "other method", POST("/hello", "Content-Length: 3\r\n", "abc") GET("/hello"), "405 200", true },
+    { "HEAD", "HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n", "200", true },
+    { "OPTIONS", "OPTIONS /hello HTTP/1.1\r\nHost: x\r\n\r\n", "204", true },
+    { "OPTIONS of the server", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", "204", true },
+    { "absolute form", "GET http://y:80/hello HTTP/1.1\r\nHost: x\r\n\r\n", "200", true },
+    { "absolute form without path", "GET http://y HTTP/1.1\r\nHost: x\r\n\r\n", "404", true },
+    { "upgrade is not taken", "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "200", true },
+    { "empty Host", "GET /hello HTTP/1.1\r\nHost:\r\n\r\n", "200", true },
+    { "body within the route's limit", POST("/small", "Content-Length: 10\r\n", "0123456789"), "200", true },
+
+    { "Connection: close", LAST("/hello") AND_ON, "200" },
+    { "connection: Close among others", "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: te, Close\r\n\r\n" AND_ON, "200" },
+    { "HTTP/1.0", "GET /hello HTTP/1.0\r\n\r\n" AND_ON, "200" },
+    { "HTTP/1.0 keep-alive", "GET /hello HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" AND_ON, "200" },
+
+    { "no Host", "GET /hello HTTP/1.1\r\n\r\n" AND_ON, "400" },
+    { "two Hosts", "GET /hello HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "two Hosts, 1.0", "GET /hello HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n" AND_ON, "400" },
+    { "list in Host", "GET /hello HTTP/1.1\r\nHost: x, y\r\n\r\n" AND_ON, "400" },
+    { "path in Host", "GET /hello HTTP/1.1\r\nHost: x/y\r\n\r\n" AND_ON, "400" },
+    { "user in Host", "GET /hello HTTP/1.1\r\nHost: u@x\r\n\r\n" AND_ON, "400" },
+    { "folded line", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n" AND_ON, "400" },
+    { "folded with tab", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\r\n\tc\r\n\r\n" AND_ON, "400" },
+    { "space before the first name", "GET /hello HTTP/1.1\r\n Host: x\r\n\r\n" AND_ON, "400" },
+    { "hidden length", "GET /hello HTTP/1.1\r\nHost: x\r\n Content-Length: 28\r\n\r\n" AND_ON, "400" },
+    { "length and chunks", POST("/echo", "Content-Length: 4\r\n" CHUNKED, "0\r\n\r\n") AND_ON, "400" },
+    { "chunks and length", POST("/echo", CHUNKED "Content-Length: 4\r\n", "0\r\n\r\n") AND_ON, "400" },
+    { "length 0 and chunks", POST("/echo", "Content-Length: 0\r\n" CHUNKED, "0\r\n\r\n") AND_ON, "400" },
+    { "chunked, gzip", POST("/echo", "Transfer-Encoding: chunked, gzip\r\n", "0\r\n\r\n") AND_ON, "400" },
+    { "gzip, chunked", POST("/echo", "Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n") AND_ON, "501" },
+    { "chunked, identity", POST("/echo", "Transfer-Encoding: chunked, identity\r\n", "0\r\n\r\n") AND_ON, "400" },
+    { "xchunked", POST("/echo", "Transfer-Encoding: xchunked\r\n", "0\r\n\r\n") AND_ON, "400" },
+    { "chunked twice", POST("/echo", CHUNKED CHUNKED, "0\r\n\r\n") AND_ON, "400" },
+    { "TE with space before colon", POST("/echo", "Transfer-Encoding : chunked\r\n", "0\r\n\r\n") AND_ON, "400" },
+    { "chunks in 1.0", "POST /echo HTTP/1.0\r\nHost: x\r\n" CHUNKED "\r\n0\r\n\r\n" AND_ON, "400" },
+    { "two lengths", POST("/echo", "Content-Length: 1\r\nContent-Length: 2\r\n", "a") AND_ON, "400" },
+    { "two equal lengths", POST("/echo", "Content-Length: 1\r\nContent-Length: 1\r\n", "a") AND_ON, "400" },
+    { "list of lengths", POST("/echo", "Content-Length: 1, 1\r\n", "a") AND_ON, "400" },
+    { "negative length", POST("/echo", "Content-Length: -5\r\n", "") AND_ON, "400" },
+    { "signed length", POST("/echo", "Content-Length: +5\r\n", "abcde") AND_ON, "400" },
+    { "hex length", POST("/echo", "Content-Length: 0x5\r\n", "abcde") AND_ON, "400" },
+    { "empty length", POST("/echo", "Content-Length:\r\n", "") AND_ON, "400" },
+    { "length that overflows", POST("/echo", "Content-Length: 99999999999999999999\r\n", "") AND_ON, "400" },
+    { "length over the limit", POST("/echo", "Content-Length: 34000000000\r\n", "") , "413" },
+    { "length over the route's", POST("/small", "Content-Length: 11\r\n", "01234567890") AND_ON, "413" },
+    { "chunks over the route's", POST("/small", CHUNKED, "6\r\n012345\r\n6\r\n012345\r\n0\r\n\r\n") AND_ON, "413" },
+    { "chunk -2", POST("/echo", CHUNKED, "-2\r\nab\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk +5", POST("/echo", CHUNKED, "+5\r\nabcde\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk with leading space", POST("/echo", CHUNKED, " 5\r\nabcde\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk 0x5", POST("/echo", CHUNKED, "0x5\r\nabcde\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk without size", POST("/echo", CHUNKED, "\r\nabcde\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk that overflows", POST("/echo", CHUNKED, "fffffffffffffffff\r\nxx\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk line with bare LF", POST("/echo", CHUNKED, "2\nab\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk extension with bare LF", POST("/echo", CHUNKED, "2;\nxx\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk data without CRLF", POST("/echo", CHUNKED, "2\r\nabX0\r\n\r\n") AND_ON, "400" },
+    { "chunk data longer than said", POST("/echo", CHUNKED, "2\r\nabc\r\n0\r\n\r\n") AND_ON, "400" },
+    { "trailer with bare LF", POST("/echo", CHUNKED, "0\r\nA: b\n\r\n") AND_ON, "400" },
+    { "bare LF", "GET /hello HTTP/1.1\nHost: x\n\n" AND_ON, "400" },
+    { "one bare LF", "GET /hello HTTP/1.1\r\nHost: x\nA: b\r\n\r\n" AND_ON, "400" },
+    { "LF in front", "\n" AND_ON, "400" },
+    { "bare CR in a value", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n" AND_ON, "400" },
+    { "bare CR as delimiter", "GET /hello HTTP/1.1\r\nHost: x\rContent-Length: 30\r\n\r\n" AND_ON, "400" },
+    { "bare CR hides chunked", POST("/echo", "X-Abc:\rxTransfer-Encoding: chunked\r\n", "1\r\nA\r\n0\r\n\r\n") AND_ON, "400" },
+    { "control byte in a value", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\001c\r\n\r\n" AND_ON, "400" },
+    { "DEL in a value", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\177c\r\n\r\n" AND_ON, "400" },
+    { "NUL in a value", "GET /hello HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n", "400", false, 40 },
+    { "line without colon", "GET /hello HTTP/1.1\r\nHost: x\r\nABC\r\n\r\n" AND_ON, "400" },
+    { "empty name", "GET /hello HTTP/1.1\r\nHost: x\r\n: b\r\n\r\n" AND_ON, "400" },
+    { "space before colon", "GET /hello HTTP/1.1\r\nHost : x\r\n\r\n" AND_ON, "400" },
+    { "unknown method", "BREW /hello HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "lower-case method", "get /hello HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "CONNECT", "CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "no version", "GET /hello\r\n\r\n" AND_ON, "505" },
+    { "version 2.0", "GET /hello HTTP/2.0\r\nHost: x\r\n\r\n" AND_ON, "505" },
+    { "version 1.2", "GET /hello HTTP/1.2\r\nHost: x\r\n\r\n" AND_ON, "505" },
+    { "preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400" },
+    { "target without slash", "GET hello HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "asterisk with GET", "GET * HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "other scheme", "GET ftp://x/hello HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "user in the target", "GET http://u@x/hello HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "fragment", "GET /hello#x HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "escaped NUL", "GET /hello%00 HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "escaped line break", "GET /hello%0d%0a HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "broken escape", "GET /hello%4 HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "no hex escape", "GET /hello%zz HTTP/1.1\r\nHost: x\r\n\r\n" AND_ON, "400" },
+    { "other expectation", POST("/echo", "Expect: money\r\nContent-Length: 1\r\n", "a") AND_ON, "417" },
+    { "a TLS hello", "\x16\x03\x01\0\xa5\x01\0\0", "400", false, 8 },
+};
+
+static void try_row(const struct row *row, size_t step)
+{
+    struct client *c = client_open();
+    size_t len = row->len ? row->len : strlen(row->bytes);
+    size_t n_answers = (strlen(row->expected) + 1) / 4;
+
+    for (size_t at = 0; at < len; at += step) {
+        client_send(c, row->bytes + at, at + step < len ? step : len - at);
+        if (step < len)
+            turn(0);
+    }
+    if (row->stays) {
+        wait_for(count_of(c, "HTTP/1.1 ") >= n_answers || c->eof);
+        cr_expect(eq(str, (char *)statuses(c), (char *)row->expected), "%s, step %zu", row->name, step);
+        buf_clear(&c->got);
+        client_says(c, LAST("/hello"));
+        wait_for(c->eof);
+        cr_expect(eq(str, (char *)statuses(c), "200"), "%s, step %zu: and on", row->name, step);
+    } else {
+        wait_for(c->eof);
+        cr_expect(eq(str, (char *)statuses(c), (char *)row->expected), "%s, step %zu", row->name, step);
+        cr_expect(has(c, "\r\nConnection: close\r\n"), "%s", row->name);
+    }
+    cr_expect(zero(int, c->error), "%s, step %zu: the answer was followed by a reset", row->name, step);
+    client_close(c);
+}
+
+Test(http_server, every_rule_of_the_wire_holds_in_one_piece)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        try_row(&rows[i], SIZE_MAX / 2);
+    wait_for(http_server_conns(server) == 0);
+    cr_expect(zero(sz, http_server_active(server)));
+}
+
+Test(http_server, every_rule_of_the_wire_holds_byte_by_byte_and_in_odd_pieces)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        try_row(&rows[i], 1);
+        try_row(&rows[i], 7);
+    }
+}
+
+Test(http_server, a_handler_sees_decoded_paths_queries_and_headers)
+{
+    static const struct { const char *request, *seen; } shown[] = {
+        { "GET /show?q=a+b%26c&r=1 HTTP/1.1\r\nHost: h:1\r\nX-V: \t two words \t \r\n\r\n",
+          "[GET|/show|q=a+b%26c&r=1|q=a b&c|host=h:1|x-v=two words]" },
+        { "GET /v1/models/a%2Fb%20c HTTP/1.1\r\nHost: x\r\nX-V:\r\n\r\n", "[GET|/v1/models/a/b c||q=-|host=x|x-v=]" },
+        { "GET /show?%71=1&q=2 HTTP/1.1\r\nHost: x\r\n\r\n", "|q=1|" },
+        { "GET /show?q HTTP/1.1\r\nHost: x\r\n\r\n", "|q=|" },
+        { "GET /show?q=%zz HTTP/1.1\r\nHost: x\r\n\r\n", "|q=-|" },
+        { "GET HTTP://h/show?q=1 HTTP/1.1\r\nHost: x\r\n\r\n", "[GET|/show|q=1|q=1|" },
+        { "PUT /any HTTP/1.1\r\nHost: x\r\nx-v: \xc3\xa9\r\n\r\n", "[PUT|/any||q=-|host=x|x-v=\xc3\xa9]" },
+        { "HEAD /any HTTP/1.1\r\nHost: x\r\n\r\n", "Content-Length: " },
+    };
+
+    for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
+        struct client *c = asks("%s", shown[i].request);
+
+        wait_for(has(c, "\r\n\r\n"));
+        turn(0);
+        cr_expect(has(c, shown[i].seen), "%s\n%s", shown[i].request, buf_str(&c->got));
+        client_close(c);
+    }
+}
+
+Test(http_server, answers_carry_what_they_should)
+{
+    struct client *c = asks(LAST("/hello"));
+
+    wait_for(c->eof);
+    cr_expect(has(c, "HTTP/1.1 200 OK\r\nDate: "));
+    cr_expect(has(c, " GMT\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nConnection: close\r\nX-Extra: yes\r\n\r\nhello"));
+    cr_expect(not(has(c, "X-Evil")));
+    client_close(c);
+
+    c = asks("HEAD /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    wait_for(c->eof);
+    cr_expect(has(c, "Content-Length: 5\r\n"));
+    cr_expect(not(has(c, "hello")));
+    client_close(c);
+
+    c = asks("DELETE /v1/models/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    wait_for(c->eof);
+    cr_expect(has(c, "Allow: GET, HEAD, POST, OPTIONS\r\n"), "%s", buf_str(&c->got));
+    cr_expect(has(c, "\r\n\r\n{\"detail\":\"Method Not Allowed\"}"));
+    client_close(c);
+
+    c = asks("OPTIONS /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    wait_for(c->eof);
+    cr_expect(has(c, "Allow: GET, HEAD, OPTIONS\r\n"));
+    cr_expect(not(has(c, "Content-Length")));
+    client_close(c);
+}
+
+Test(http_server, the_body_is_asked_for_only_when_it_is_wanted)
+{
+    struct client *c = asks(POST("/echo", "Expect: 100-continue\r\nContent-Length: 3\r\n", ""));
+
+    wait_for(has(c, "HTTP/1.1 100 Continue\r\n\r\n"));
+    client_says(c, "abc");
+    wait_for(has(c, "abc"));
+    cr_expect(eq(str, (char *)statuses(c), "100 200"));
+    client_close(c);
+
+    c = asks(POST("/small", "Expect: 100-continue\r\nContent-Length: 11\r\n", ""));
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "413"));
+    client_close(c);
+
+    c = asks(POST("/none", "Expect: 100-continue\r\nContent-Length: 11\r\n", ""));
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "404"));
+    client_close(c);
+
+    /* a body that is there already needs no invitation */
+    c = asks(POST("/echo", "Expect: 100-continue\r\nContent-Length: 3\r\n", "abc"));
+    wait_for(has(c, "abc"));
+    cr_expect(eq(str, (char *)statuses(c), "200"));
+    client_close(c);
+}
+
+/* ---- limits ---- */
+
+Test(http_server, heads_over_the_limits_are_refused_by_what_is_too_long)
+{
+    static char text[80000];
+    struct client *c;
+    int at;
+
+    at = sprintf(text, "GET /");
+    memset(text + at, 'a', 20000);
+    strcpy(text + at + 20000, " HTTP/1.1\r\nHost: x\r\n\r\n");
+    c = client_open();
+    client_says(c, text);
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "414"));
+    client_close(c);
+
+    at = sprintf(text, "GET /hello HTTP/1.1\r\nHost: x\r\nA: ");
+    memset(text + at, 'b', 40000);
+    strcpy(text + at + 40000, "\r\n\r\n");
+    c = client_open();
+    client_says(c, text);
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "431"));
+    client_close(c);
+
+    for (int n = 100; n <= 101; n++) {
+        at = sprintf(text, "GET /hello HTTP/1.1\r\nConnection: close\r\nHost: x\r\n");
+        for (int i = 2; i < n; i++)
+            at += sprintf(text + at, "A%d: %d\r\n", i, i);
+        strcpy(text + at, "\r\n");
+        c = client_open();
+        client_says(c, text);
+        wait_for(c->eof);
+        cr_expect(eq(str, (char *)statuses(c), n == 100 ? "200" : "431"), "%d headers", n);
+        client_close(c);
+    }
+}
+
+Test(http_server, a_large_body_comes_back_whole_and_a_chunked_one_too)
+{
+    enum { LEN = 3000000 };
+    char *body = malloc(LEN);
+    struct client *c = client_open();
+
+    for (int i = 0; i < LEN; i++)
+        body[i] = (char)(i * 7 + i / 251);
+    client_says(c, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n");
+    client_send(c, body, LEN);
+    wait_for(c->got.len > LEN);
+    cr_expect(zero(int, memcmp(c->got.data + c->got.len - LEN, body, LEN)));
+
+    buf_clear(&c->got);
+    client_says(c, "POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (int at = 0; at < LEN; at += 100000) {
+        client_says(c, "186a0\r\n");
+        client_send(c, body + at, 100000);
+        client_says(c, "\r\n");
+    }
+    client_says(c, "0\r\n\r\n");
+    wait_for(c->eof);
+    cr_assert(gt(sz, c->got.len, LEN));
+    cr_expect(zero(int, memcmp(c->got.data + c->got.len - LEN, body, LEN)));
+    free(body);
+}
+
+Test(http_server, an_endless_trailer_ends)
+{
+    struct client *c = asks(POST("/echo", CHUNKED, "1\r\na\r\n0\r\n"));
+
+    for (int i = 0; i < 20000 && !c->eof; i++) {
+        client_says(c, "X-Trailer: and so on and so on\r\n");
+        turn(0);
+    }
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "400"));
+}
+
+Test(http_server, a_refused_upload_still_sees_its_answer)
+{
+    static char junk[1 << 20];
+    struct client *c = asks(POST("/small", "Content-Length: 20000000\r\n", ""));
+
+    for (int i = 0; i < 8; i++)
+        client_send(c, junk, sizeof junk);
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "413"));
+    cr_expect(zero(int, c->error));
+}
+
+static void short_deadlines(void)
+{
+    struct http_config quick = config;
+
+    quick.limits.header_us = quick.limits.body_us = quick.limits.idle_us = 300000;
+    net_open(&quick);
+}
+
+Test(http_server_deadlines, a_slow_head_a_slow_body_and_an_idle_connection_end, .init = short_deadlines, .fini = teardown)
+{
+    struct client *head = asks("GET /hello HTTP/1.1\r\n"), *body = asks(POST("/echo", "Content-Length: 9999\r\n", "a"));
+    uint64_t next = 0;
+    struct client *idle = asks(GET("/hello")), *fresh = client_open(), *chunk = asks(POST("/echo", CHUNKED, "1\r\n"));
+
+    while (!head->eof || !body->eof || !chunk->eof || !idle->eof || !fresh->eof) {
+        /* absolute: a byte now and then does not help */
+        if (clock_mono_us() > next) {
+            next = clock_mono_us() + 20000;
+            if (!head->eof)
+                client_says(head, "A");
+            if (!body->eof)
+                client_says(body, "b");
+        }
+        turn(20000);
+    }
+    cr_expect(eq(str, (char *)statuses(head), "408"));
+    cr_expect(eq(str, (char *)statuses(body), "408"));
+    cr_expect(eq(str, (char *)statuses(chunk), "408"));
+    cr_expect(eq(str, (char *)statuses(idle), "200"));
+    cr_expect(eq(str, (char *)statuses(fresh), ""));
+    wait_for(http_server_conns(server) == 0);
+}
+
+Test(http_server_deadlines, a_request_in_work_has_no_deadline, .init = short_deadlines, .fini = teardown)
+{
+    struct client *c = asks(GET("/later")), *clock = client_open();
+
+    wait_for(n_held == 1);
+    wait_for(clock->eof);           /* a fresh connection's time is the same */
+    client_close(clock);
+    clock = client_open();
+    wait_for(clock->eof);
+    cr_expect(not(c->eof));
+    http_reply(held[0], 200, NULL, "ok", 2);
+    wait_for(has(c, "ok"));
+}
+
+static void few_conns(void)
+{
+    struct http_config few = config;
+
+    few.limits.max_conns = 4;
+    net_open(&few);
+}
+
+Test(http_server_conns, one_more_than_allowed_is_told_503_and_later_ones_are_served, .init = few_conns, .fini = teardown)
+{
+    struct client *c[4], *over;
+
+    for (int i = 0; i < 4; i++)
+        c[i] = asks(GET("/hello"));
+    for (int i = 0; i < 4; i++)
+        wait_for(has(c[i], "hello"));
+    over = asks(GET("/hello"));
+    wait_for(over->eof);
+    cr_expect(eq(str, (char *)statuses(over), "503"));
+    cr_expect(has(over, "Retry-After: 1\r\n"));
+    cr_expect(zero(int, over->error));
+    client_close(over);
+    client_close(c[0]);
+    wait_for(http_server_conns(server) == 3);
+    over = asks(GET("/hello"));
+    wait_for(has(over, "hello"));
+}
+
+Test(http_server_conns, running_out_of_descriptors_refuses_and_recovers)
+{
+    struct rlimit limit, low;
+    struct client *c, *over;
+    int fds[256], n = 0;
+
+    setup();
+    c = asks(GET("/hello"));
+    wait_for(has(c, "hello"));
+    getrlimit(RLIMIT_NOFILE, &limit);
+    low = limit;
+    low.rlim_cur = 200;
+    cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
+    over = client_open();
+    while (n < 256 && (fds[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        n++;
+    client_says(over, GET("/hello"));
+    wait_for(over->eof);
+    cr_expect(eq(str, (char *)statuses(over), "503"));
+    /* what is connected works on */
+    buf_clear(&c->got);
+    client_says(c, GET("/hello"));
+    wait_for(has(c, "hello"));
+    while (n)
+        close(fds[--n]);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    client_close(over);
+    over = asks(GET("/hello"));
+    wait_for(has(over, "hello"));
+    teardown();
+}
+
+/* ---- order and later answers ---- */
+
+Test(http_server, pipelined_requests_are_answered_in_order_one_at_a_time)
+{
+    struct client *c = asks(GET("/later") POST("/echo", "Content-Length: 3\r\n", "one") GET("/later") GET("/hello"));
+
+    wait_for(n_held == 1);
+    for (int i = 0; i < 5; i++)
+        turn(1000);
+    cr_expect(zero(sz, c->got.len));
+    cr_expect(eq(sz, http_server_active(server), 1));
+    http_reply(held[0], 200, NULL, "first", 5);
+    wait_for(n_held == 2);
+    cr_expect(has(c, "one"));
+    cr_expect(not(has(c, "hello")));
+    http_reply(held[1], 202, NULL, "second", 6);
+    wait_for(has(c, "hello"));
+    cr_expect(eq(str, (char *)statuses(c), "200 200 202 200"));
+    cr_expect(lt(ptr, strstr(c->got.data, "first"), strstr(c->got.data, "one")));
+    cr_expect(lt(ptr, strstr(c->got.data, "one"), strstr(c->got.data, "second")));
+    cr_expect(eq(int, n_done, 3));
+    cr_expect(zero(int, n_gone));
+}
+
+Test(http_server, a_thousand_pipelined_requests_are_all_answered)
+{
+    struct client *c = client_open();
+
+    for (int i = 0; i < 1000; i++)
+        client_says(c, GET("/hello"));
+    client_says(c, LAST("/hello"));
+    wait_for(c->eof);
+    cr_expect(eq(sz, count_of(c, "HTTP/1.1 200 OK"), 1001));
+}
+
+Test(http_server, a_client_that_ends_its_side_gets_what_it_had_asked)
+{
+    struct client *c = asks(GET("/hello") GET("/big") GET("/hello"));
+
+    shutdown(c->fd, SHUT_WR);
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "200 200 200"));
+    cr_expect(gt(sz, c->got.len, 4 << 20));
+    cr_expect(eq(int, n_done, 3));
+}
+
+/* ---- streams ---- */
+
+Test(http_server, a_stream_arrives_piece_by_piece_as_chunks)
+{
+    struct client *c = asks(GET("/stream") GET("/hello"));
+
+    wait_for(n_held == 1 && has(c, "\r\n\r\n"));
+    cr_expect(has(c, "Transfer-Encoding: chunked\r\n"));
+    cr_expect(not(has(c, "Content-Length")));
+    cr_expect(zero(int, http_stream_write(held[0], "data: 1\n\n", 9)));
+    wait_for(has(c, "9\r\ndata: 1\n\n\r\n"));
+    cr_expect(zero(int, http_stream_write(held[0], "", 0)));
+    cr_expect(zero(int, http_stream_write(held[0], "0123456789abcdef", 16)));
+    wait_for(has(c, "\r\n10\r\n0123456789abcdef\r\n"));
+    cr_expect(not(has(c, "0\r\n\r\n")));
+    http_stream_end(held[0]);
+    wait_for(has(c, "hello"));
+    cr_expect(has(c, "\r\n0\r\n\r\nHTTP/1.1 200 OK"));
+    cr_expect(eq(int, n_done, 2));
+    cr_expect(eq(str, last_path, "/hello"));
+    cr_expect(eq(int, n_access, 2));
+}
+
+Test(http_server, an_old_client_gets_a_stream_without_chunks)
+{
+    struct client *c = asks("GET /stream HTTP/1.0\r\n\r\n");
+
+    wait_for(n_held == 1 && has(c, "\r\n\r\n"));
+    http_stream_write(held[0], "plain", 5);
+    http_stream_end(held[0]);
+    wait_for(c->eof);
+    cr_expect(has(c, "Connection: close\r\n\r\nplain"));
+    cr_expect(not(has(c, "chunked")));
+    cr_expect(zero(int, c->error));
+    client_close(c);
+
+    /* cut: nothing but a reset can tell */
+    c = asks("GET /stream HTTP/1.0\r\n\r\n");
+    wait_for(n_held == 2 && has(c, "\r\n\r\n"));
+    http_stream_write(held[1], "part", 4);
+    http_stream_abort(held[1]);
+    wait_for(c->eof);
+    cr_expect(eq(int, c->error, ECONNRESET));
+}
+
+Test(http_server, a_head_request_of_a_stream_gets_its_head_only)
+{
+    struct client *c = asks("HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+
+    wait_for(n_held == 1);
+    cr_expect(zero(int, http_stream_write(held[0], "data", 4)));
+    http_stream_end(held[0]);
+    client_says(c, GET("/hello"));
+    wait_for(has(c, "hello"));
+    cr_expect(not(has(c, "data")));
+    cr_expect(eq(str, (char *)statuses(c), "200 200"));
+}
+
+Test(http_server, an_aborted_answer_has_no_proper_end)
+{
+    struct client *c = asks(GET("/stream")), *early = asks(GET("/later"));
+
+    wait_for(n_held == 2 && has(c, "\r\n\r\n"));
+    for (int i = 0; i < 2; i++) {
+        if (last_path[0] == '\0' && strcmp(held[i]->path, "/stream") == 0)
+            http_stream_write(held[i], "part", 4);
+        http_stream_abort(held[i]);
+    }
+    wait_for(c->eof && early->eof);
+    cr_expect(has(c, "part\r\n"));
+    cr_expect(not(has(c, "0\r\n\r\n")));
+    cr_expect(zero(sz, early->got.len));
+    cr_expect(eq(int, n_done, 2));
+    cr_expect(zero(int, n_gone));
+    cr_expect(last_cut);
+}
+
+static size_t fill(struct http_request *req)
+{
+    static char piece[65536];
+    size_t sent = 0;
+
+    memset(piece, 'p', sizeof piece);
+    for (int i = 0; i < 1000; i++) {
+        int r = http_stream_write(req, piece, sizeof piece);
+
+        sent += sizeof piece;
+        if (r == HTTP_FULL)
+            return sent;
+        cr_assert(zero(int, r));
+    }
+    cr_fatal("never full");
+}
+
+Test(http_server, a_client_that_does_not_read_fills_to_the_mark_and_drains_again)
+{
+    struct client *c = client_open();
+    size_t sent = 0;
+
+    c->deaf = true;
+    client_says(c, GET("/stream"));
+    wait_for(n_held == 1);
+    sent += fill(held[0]);
+    cr_expect(gt(sz, http_stream_waiting(held[0]), 256 << 10));
+    cr_expect(lt(sz, http_stream_waiting(held[0]), (256 << 10) + 2 * 65536));
+    for (int i = 0; i < 5; i++)
+        turn(1000);
+    cr_expect(zero(int, n_drained));
+    c->deaf = false;
+    wait_for(n_drained == 1);
+    cr_expect(le(sz, http_stream_waiting(held[0]), 64 << 10));
+    c->deaf = true;
+    sent += fill(held[0]);
+    http_stream_end(held[0]);
+    cr_expect(zero(int, n_done));           /* not before the socket has it all */
+    c->deaf = false;
+    wait_for(n_done == 1);
+    wait_for(count_of(c, "\r\n0\r\n\r\n") == 1);
+    cr_expect(gt(sz, c->got.len, sent));
+    cr_expect(zero(int, n_gone));
+}
+
+static void short_stall(void)
+{
+    struct http_config quick = config;
+
+    quick.limits.stall_us = 300000;
+    net_open(&quick);
+}
+
+Test(http_server_stall, a_client_that_never_reads_again_is_gone, .init = short_stall, .fini = teardown)
+{
+    struct client *c = client_open(), *answered = client_open();
+
+    c->deaf = answered->deaf = true;
+    client_says(c, GET("/stream"));
+    client_says(answered, GET("/big"));
+    wait_for(n_held == 1);
+    fill(held[0]);
+    wait_for(n_gone == 2);
+    wait_for(http_server_conns(server) == 0);
+    cr_expect(zero(int, n_done));
+}
+
+/* ---- clients that leave ---- */
+
+static void leave_by(struct client *c, int how)
+{
+    const struct linger reset = { .l_onoff = 1 };
+
+    if (how == 1) {
+        shutdown(c->fd, SHUT_WR);
+        return;
+    }
+    if (how == 2)
+        setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    client_close(c);
+}
+
+Test(http_server, a_client_that_leaves_is_noticed_while_nothing_is_written)
+{
+    for (int how = 0; how < 3; how++) {
+        struct client *silent = asks(GET("/later")), *streaming = asks(GET("/stream"));
+        struct client *pipelining = asks(GET("/stream") GET("/hello") GET("/hello"));
+
+        n_held = n_gone = 0;
+        wait_for(n_held == 3);
+        turn(1000);
+        leave_by(silent, how);
+        wait_for(n_gone == 1);
+        cr_expect(eq(int, last_status, 499));
+        leave_by(streaming, how);
+        wait_for(n_gone == 2);
+        cr_expect(eq(int, last_status, 200));
+        cr_expect(last_cut);
+        leave_by(pipelining, how);
+        wait_for(n_gone == 3);
+        wait_for(http_server_conns(server) == 0);
+    }
+    cr_expect(zero(int, n_done));
+    cr_expect(zero(sz, http_server_active(server)));
+}
+
+Test(http_server, writing_to_a_client_that_left_says_so_and_on_gone_comes_from_the_loop)
+{
+    struct client *c = asks(GET("/stream"));
+    int r = 0;
+
+    wait_for(n_held == 1);
+    leave_by(c, 2);
+    for (int i = 0; i < 100 && r >= 0; i++)
+        r = http_stream_write(held[0], "x", 1);
+    cr_expect(eq(int, r, -ECONNRESET));
+    cr_expect(zero(int, n_gone));
+    http_stream_end(held[0]);               /* a caller that does not look */
+    cr_expect(zero(int, n_gone));
+    wait_for(n_gone == 1);
+    cr_expect(zero(int, n_done));
+}
+
+static struct http_request *victim;
+
+static void gone_ends_another(struct http_request *req)
+{
+    n_gone++;
+    http_stream_abort(victim);
+}
+
+Test(http_server, any_callback_may_end_any_other_request)
+{
+    struct client *a = asks(GET("/stream")), *b;
+
+    wait_for(n_held == 1);
+    b = asks(GET("/later"));
+    wait_for(n_held == 2);
+    held[0]->on_gone = gone_ends_another;
+    victim = held[1];
+    client_close(a);
+    wait_for(b->eof);
+    cr_expect(eq(int, n_gone, 1));
+    cr_expect(eq(int, n_done, 1));
+}
+
+/* What is still to be parsed of one connection must survive what a handler does
+ * to others that have unread bytes. */
+Test(http_server, ending_others_leaves_pipelined_requests_whole)
+{
+    struct client *a = asks(GET("/later") "POST /other/request HTTP/1.1\r\nHost: y\r\nA: bcdefghijklmnop\r\n\r\n");
+    struct client *c;
+
+    wait_for(n_held == 1);
+    turn(1000);
+    client_says(a, GET("/none") GET("/none") GET("/none"));
+    c = asks(GET("/others") GET("/show") GET("/hello") LAST("/show"));
+    wait_for(c->eof && a->eof);
+    cr_expect(eq(str, (char *)statuses(c), "200 200 200 200"));
+    cr_expect(eq(str, (char *)statuses(a), ""));
+}
+
+Test(http_server, a_handler_may_start_the_drain)
+{
+    struct client *a = asks(GET("/later") GET("/none")), *idle = client_open(), *c;
+
+    wait_for(n_held == 1 && http_server_conns(server) == 2);
+    c = asks(GET("/drain") GET("/hello"));
+    wait_for(c->eof && idle->eof);
+    cr_expect(eq(str, (char *)statuses(c), "200"));
+    cr_expect(has(c, "Connection: close\r\n"));
+    http_reply(held[0], 200, NULL, "ok", 2);
+    wait_for(a->eof);
+    cr_expect(eq(str, (char *)statuses(a), "200"));
+}
+
+Test(http_server, a_handler_may_close_the_server)
+{
+    struct client *c = asks(GET("/end")), *other = asks(GET("/later"));
+
+    wait_for(c->eof && other->eof);
+    cr_expect(server == NULL);
+    cr_expect(eq(int, n_gone, n_held));
+}
+
+static void done_closes(struct http_request *req)
+{
+    n_done++;
+    http_server_close(server);
+    server = NULL;
+}
+
+Test(http_server, closing_the_server_from_on_done_is_safe)
+{
+    struct client *c = asks(GET("/later") GET("/hello"));
+
+    wait_for(n_held == 1);
+    held[0]->on_done = done_closes;
+    http_reply(held[0], 200, NULL, "bye", 3);
+    wait_for(c->eof);
+    cr_expect(has(c, "bye"));
+    cr_expect(eq(int, n_done, 1));
+}
+
+/* ---- drain ---- */
+
+static bool drained_all;
+
+static void on_drained(void *user)
+{
+    drained_all = true;
+}
+
+Test(http_server, a_drain_finishes_what_runs_and_takes_nothing_new)
+{
+    struct client *running = asks(GET("/stream")), *idle = asks(GET("/hello")), *partial = asks(POST("/echo", "Content-Length: 2\r\n", "o"));
+    int fd = -1;
+
+    wait_for(n_held == 1 && has(idle, "hello") && http_server_conns(server) == 3);
+    turn(1000);
+    http_server_drain(server, on_drained, NULL);
+    cr_expect(not(drained_all));
+    wait_for(idle->eof);
+    cr_expect(eq(int, address_connect(&tcp, &fd, NULL), -ECONNREFUSED));
+    client_says(partial, "k");
+    wait_for(partial->eof);
+    cr_expect(has(partial, "Connection: close\r\n\r\nok"));
+    cr_expect(not(drained_all));
+    http_stream_write(held[0], "more", 4);
+    http_stream_end(held[0]);
+    wait_for(drained_all);
+    wait_for(running->eof);
+    cr_expect(has(running, "more\r\n0\r\n\r\n"));
+    cr_expect(zero(int, n_gone));
+}
+
+Test(http_server, a_drain_with_nothing_to_do_is_done_from_the_loop)
+{
+    http_server_drain(server, on_drained, NULL);
+    cr_expect(not(drained_all));
+    wait_for(drained_all);
+}
+
+/* ---- other ways in ---- */
+
+Test(http_server, unix_sockets_and_adopted_ones_work_alike)
+{
+    char folder[] = "/tmp/fastchat-http-XXXXXX", text[128];
+    struct address a;
+    int fd = -1, pair[2];
+    struct client *c;
+
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(text, sizeof text, "unix:%s/s", folder);
+    cr_assert(zero(int, address_parse(text, &a, &err)));
+    cr_assert(zero(int, address_listen(&a, 16, 0600, (gid_t)-1, &fd, &err)));
+    cr_assert(zero(int, http_server_listen(server, fd, &err)), "%s", err_text(&err));
+    tcp = a;
+    c = asks(GET("/hello") GET("/later"));
+    wait_for(n_held == 1);
+    cr_expect(has(c, "hello"));
+    cr_expect(eq(str, (char *)held[0]->peer, "unix"));
+    client_close(c);
+    wait_for(n_gone == 1);
+    unlink(a.path);
+    rmdir(folder);
+
+    cr_assert(zero(int, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)));
+    cr_assert(zero(int, http_server_adopt(server, pair[0], &err)));
+    c = &clients[0];
+    *c = (struct client){ .fd = pair[1] };
+    client_says(c, LAST("/hello"));
+    wait_for(c->eof);
+    cr_expect(has(c, "hello"));
+}
+
+static const char *shaped(int status, const char *detail, struct http_request *req, struct arena *arena)
+{
+    http_add_header(req, "X-Own", req->path);
+    return arena_printf(arena, "{\"error\":%d}", status);
+}
+
+Test(http_server_errors, the_shape_of_errors_is_the_programs)
+{
+    struct http_config own = config;
+    struct client *c;
+
+    own.error_body = shaped;
+    net_open(&own);
+    c = asks(GET("/none"));
+    wait_for(has(c, "{\"error\":404}"));
+    cr_expect(has(c, "X-Own: /none\r\n"));
+    client_says(c, "nonsense\r\n\r\n");
+    wait_for(c->eof);
+    cr_expect(has(c, "{\"error\":400}"));
+    cr_expect(has(c, "X-Own: -\r\n"));
+    cr_expect(eq(int, last_status, 400));
+    cr_expect(eq(str, last_path, "-"));
+    net_close();
+}
