@@ -1,0 +1,68 @@
+#include "base/buf.h"
+#include "loaders/pretok.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <string.h>
+
+static int add_piece(void *user, const char *piece, size_t len)
+{
+    struct buf *b = user;
+
+    if (b->len)
+        buf_addc(b, '|');
+    buf_add(b, piece, len);
+    return 0;
+}
+
+static void pieces(const char *pre, const char *text, const char *wanted)
+{
+    BUF_LOCAL b = BUF_INIT;
+    const struct pretok *p = pretok_find(pre);
+
+    cr_assert(ne(ptr, (void *)p, NULL), "%s", pre);
+    cr_assert(eq(int, pretok_split(p, text, strlen(text), add_piece, &b), 0));
+    cr_expect(eq(str, (char *)buf_str(&b), (char *)wanted), "%s", pre);
+}
+
+Test(pretok, an_unknown_name_is_not_found)
+{
+    cr_expect(eq(ptr, (void *)pretok_find("gpt-7"), NULL));
+    cr_expect(eq(ptr, (void *)pretok_find(""), NULL));
+}
+
+Test(pretok, gpt2_keeps_a_space_with_the_word_behind_it)
+{
+    pieces("gpt-2", "", "");
+    pieces("gpt-2", "Hello world", "Hello| world");
+    pieces("gpt-2", "a  b   c\n\nd ", "a| | b|  | c|\n|\n|d| ");
+    pieces("gpt-2", "x \xC2\xA0y", "x| |\xC2\xA0|y");
+    pieces("gpt-2", "a   ", "a|   ");
+    pieces("gpt-2", "it's we'll I'M 'dog''re", "it|'s| we|'ll| I|'|M| '|dog|''|re");
+    pieces("gpt-2", "in 2024: 1,000!", "in| 2024|:| 1|,|000|!");
+    pieces("gpt-2", "\xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x8C\x8D!\xC3\xA9", "\xE4\xBD\xA0\xE5\xA5\xBD| \xF0\x9F\x8C\x8D!|\xC3\xA9");
+    pieces("gpt-2", "a\xFF\xFE" "b", "a|\xFF\xFE|b");
+}
+
+Test(pretok, smollm_lets_every_number_stand_alone)
+{
+    pieces("smollm", "in 2024", "in| |2|0|2|4");
+    pieces("smollm", "x\xC2\xB2\xC2\xBD \xD9\xA1\xE0\xA5\xA7y", "x|\xC2\xB2|\xC2\xBD| |\xD9\xA1|\xE0\xA5\xA7|y");
+    pieces("smollm", "a  1", "a|  |1");
+}
+
+Test(pretok, llama3_and_qwen2_differ_in_digits)
+{
+    pieces("llama-bpe", "12345 a", "123|45| a");
+    pieces("qwen2", "12345 a", "1|2|3|4|5| a");
+    pieces("llama-bpe", "(word) I'LL \xC5\xBF'\xC5\xBF", "(word|)| I|'LL| \xC5\xBF|'\xC5\xBF");
+    pieces("llama-bpe", "a!\n\nb \n c  \n", "a|!\n\n|b| \n| c|  \n");
+    pieces("llama-bpe", "\tx\n\ty   z", "\tx|\n|\ty|  | z");
+    pieces("llama-bpe", " 1 \xE2\x82\xAC" "5", " |1| \xE2\x82\xAC|5");
+}
+
+Test(pretok, falcon_and_default_cut_punctuation_first)
+{
+    pieces("falcon", "a$$b 12345", "a|$$|b| |123|45");
+    pieces("default", "a`b 12345", "a|`|b| |123|45");
+}
