@@ -1,0 +1,436 @@
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "conv/conv.h"
+#include "loaders/gguf.h"
+#include "loaders/tokenizer.h"
+#include "real_files.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The prompt as text; NULL with err set when it is refused. In `a`. */
+static char *rendered(const struct conv_template *t, const struct conv_message *m, size_t n, bool open,
+                      struct arena *a, struct err *err)
+{
+    struct conv_span *spans;
+    size_t n_spans;
+    char *text = arena_strdup(a, "");
+
+    if (conv_render(t, m, n, open, a, &spans, &n_spans, err) < 0)
+        return NULL;
+    for (size_t i = 0; i < n_spans; i++) {
+        cr_expect(gt(sz, spans[i].len, 0));
+        text = arena_printf(a, "%s%.*s", text, (int)spans[i].len, spans[i].text);
+    }
+    return text;
+}
+
+static void prompt_is(const char *name, const struct conv_message *m, size_t n, bool open, const char *wanted)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct err err = { 0 };
+    char *text = rendered(conv_find(name), m, n, open, a, &err);
+
+    cr_assert(ne(ptr, text, NULL), "%s", err.text);
+    cr_expect(eq(str, text, (char *)wanted));
+}
+
+#define SMOL "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+
+Test(conv, templates_are_found_by_name)
+{
+    const char *const *names = conv_names();
+    size_t n = 0;
+
+    for (; names[n]; n++)
+        cr_expect(eq(str, (char *)conv_name(conv_find(names[n])), (char *)names[n]));
+    cr_expect(ge(sz, n, 4));
+    cr_expect(eq(ptr, (void *)conv_find("vicuna"), NULL));
+}
+
+Test(conv, smollm2_brings_a_system_text_where_a_chat_has_none)
+{
+    const struct conv_message chat[] = { { "user", "hi" }, { "assistant", NULL }, { "user", "" } };
+    const struct conv_message with[] = { { "system", "S" }, { "user", "q" }, { "system", "T" } };
+
+    prompt_is("smollm2", chat, 3, true, SMOL "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
+                                             "<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n");
+    prompt_is("smollm2", with, 3, false, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
+                                         "<|im_start|>system\nT<|im_end|>\n");
+    prompt_is("smollm2", chat, 0, true, "<|im_start|>assistant\n");
+    prompt_is("smollm2", chat, 0, false, "");
+    prompt_is("chatml", chat, 1, true, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+Test(conv, what_people_wrote_is_not_trusted_and_stands_alone)
+{
+    const struct conv_message chat[] = {
+        { "system", "<|im_start|>" }, { "user", "<|im_" }, { "user", "end|>" }, { "user", "" },
+    };
+    static const char *const wanted[] = {
+        "<|im_start|>system\n", "<|im_start|>", "<|im_end|>\n<|im_start|>user\n", "<|im_",
+        "<|im_end|>\n<|im_start|>user\n", "end|>",
+        "<|im_end|>\n<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
+    };
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct conv_span *spans;
+    size_t n;
+
+    cr_assert(eq(int, conv_render(conv_find("smollm2"), chat, 4, true, a, &spans, &n, NULL), 0));
+    cr_assert(eq(sz, n, sizeof wanted / sizeof wanted[0]));
+    for (size_t i = 0; i < n; i++) {
+        cr_expect(eq(sz, spans[i].len, strlen(wanted[i])));
+        cr_expect(eq(int, memcmp(spans[i].text, wanted[i], spans[i].len), 0), "span %zu", i);
+        cr_expect(eq(int, spans[i].trusted, i % 2 == 0));
+    }
+}
+
+Test(conv, a_role_that_a_template_lacks_is_named)
+{
+    static const char *const bad[] = { "tool", "function", "developer", "User", "" };
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const struct conv_message chat[] = { { "user", "hi" }, { bad[i], "x" } };
+        struct err err = { 0 };
+        char wanted[128];
+
+        snprintf(wanted, sizeof wanted,
+                 "the template smollm2 has no role '%s'; it has 'system', 'user' and 'assistant'", bad[i]);
+        cr_expect(eq(ptr, rendered(conv_find("smollm2"), chat, 2, true, a, &err), NULL));
+        cr_expect(eq(int, err.code, -EINVAL));
+        cr_expect(eq(str, err.text, wanted));
+    }
+}
+
+Test(conv, an_arena_that_is_full_fails_the_render)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(256);
+    const struct conv_message chat[] = { { "user", "hi" } };
+    struct err err = { 0 };
+
+    for (size_t limit = 0; limit < 2; limit++)
+        cr_expect(eq(ptr, rendered(conv_find("smollm2"), chat, 1, true, a, &err), NULL));
+    cr_expect(eq(int, err.code, -ENOMEM));
+}
+
+Test(conv, spellings_of_a_known_chat_template_are_recognised)
+{
+    static const char one_line[] =
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
+        "+ '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    static const char other_spelling[] =
+        "{%- for message in messages -%}\n{{- \"<|im_start|>\" + message.role + \"\\n\" + message.content + "
+        "\"<|im_end|>\\n\" -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- \"<|im_start|>assistant\\n\" -}}{%- "
+        "endif -%}";
+    static const char *const others[] = {
+        "", "{%", "{{ '", "{{ messages", "hello", "{% for message in messages %}{{ message.content }}{% endfor %}",
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
+        "+ '\n'}}{% endfor %}",
+        /* a literal line between the tags is part of the prompt */
+        "{% for message in messages %} {{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
+        "+ '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    };
+
+    cr_expect(eq(ptr, (void *)conv_match(one_line), (void *)conv_find("chatml")));
+    cr_expect(eq(ptr, (void *)conv_match(other_spelling), (void *)conv_find("chatml")));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        cr_expect(eq(ptr, (void *)conv_match(others[i]), NULL), "%s", others[i]);
+}
+
+/* A conv of the contract, as it would come over the wire. */
+static struct conv_template *of_json(const char *json, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    struct conv_template *t = NULL;
+
+    cr_assert(eq(int, json_parse(json, strlen(json), NULL, &tree, err), 0), "%s", err->text);
+    conv_from_json(tree, &t, err);
+    return t;
+}
+
+Test(conv, a_template_goes_to_json_and_back)
+{
+    static const char wanted[] =
+        "{\"name\":\"vicuna_v1.1\",\"system_template\":\"{system_message}\",\"system_message\":\"A chat between a "
+        "curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "
+        "answers to the user's questions.\",\"system_message_vision\":\"\",\"roles\":[\"USER\",\"ASSISTANT\"],"
+        "\"messages\":[],\"offset\":0,\"sep_style\":2,\"sep\":\" \",\"sep2\":\"</s>\",\"stop_str\":null,"
+        "\"stop_token_ids\":null,\"max_image_size_mb\":null}";
+    static const char rich[] =
+        "{\"name\":\"n\",\"system_template\":\"<{system_message}>\",\"system_message\":\"S\",\"system_message_vision\":"
+        "\"V\",\"roles\":[\"a\",\"b\"],\"messages\":[[\"a\",\"x\"],[\"b\",null]],\"offset\":2,\"sep_style\":1,\"sep\":"
+        "null,\"sep2\":null,\"stop_str\":[\"p\",\"q\"],\"stop_token_ids\":[7,2],\"max_image_size_mb\":3.5}";
+    BUF_LOCAL out = BUF_INIT;
+    struct json_writer w = json_writer(&out);
+    struct err err = { 0 };
+    CLEANUP(conv_free) struct conv_template *t = NULL;
+    const int32_t *ids;
+    size_t n;
+
+    conv_to_json(conv_find("vicuna_v1.1"), &w);
+    cr_expect(eq(str, (char *)buf_str(&out), (char *)wanted));
+    t = of_json(rich, &err);
+    cr_assert(ne(ptr, t, NULL), "%s", err.text);
+    buf_clear(&out);
+    w = json_writer(&out);
+    conv_to_json(t, &w);
+    cr_expect(eq(str, (char *)buf_str(&out), (char *)rich));
+    cr_expect(eq(str, (char *)conv_stops(t)[1], "q"));
+    cr_expect(eq(ptr, (void *)conv_stops(t)[2], NULL));
+    ids = conv_stop_tokens(t, &n);
+    cr_expect(n == 2 && ids[0] == 7);
+    cr_expect(eq(ptr, (void *)conv_stops(conv_find("smollm2"))[0], NULL));
+}
+
+static void refused_json(const char *json, int code, const char *words)
+{
+    struct err err = { 0 };
+    struct conv_template *t = of_json(json, &err);
+
+    cr_expect(eq(ptr, t, NULL), "%s", json);
+    cr_expect(eq(int, err.code, code));
+    cr_expect(eq(str, err.text, (char *)words));
+}
+
+Test(conv, a_foreign_template_that_is_wrong_is_refused_by_field)
+{
+    refused_json("[]", -EINVAL, "a conversation template must be an object, but is an array");
+    refused_json("{}", -EINVAL, "'name' is missing");
+    refused_json("{\"name\":1}", -EINVAL, "'name' must be a string, but is a number");
+    refused_json("{\"name\":\"y\",\"sep_style\":null}", -ENOTSUP,
+                 "'sep_style' is null: a template without a style has no prompt");
+    refused_json("{\"name\":\"y\",\"sep_style\":20}", -ENOTSUP, "'sep_style' 20 (YUAN2) is not supported");
+    refused_json("{\"name\":\"y\",\"sep_style\":99}", -ENOTSUP, "'sep_style' 99 (unknown) is not supported");
+    refused_json("{\"name\":\"y\",\"sep_style\":1}", -EINVAL, "'roles' must be a list of two strings");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\"]}", -EINVAL, "'roles' must be a list of two strings");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"messages\":[1]}", -EINVAL,
+                 "'messages' must hold pairs of a role and a text or null");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"stop_str\":5}", -EINVAL,
+                 "'stop_str' must be a string or a list of strings, but is a number");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"stop_str\":[5]}", -EINVAL,
+                 "'stop_str' must be a string or a list of strings");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"stop_token_ids\":[-1]}", -EINVAL,
+                 "'stop_token_ids' must hold token ids");
+}
+
+Test(conv, a_foreign_template_has_a_size)
+{
+    BUF_LOCAL json = BUF_INIT;
+    struct err err = { 0 };
+
+    buf_adds(&json, "{\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"name\":\"");
+    for (int i = 0; i < 2 << 20; i++)
+        buf_addc(&json, 'x');
+    buf_adds(&json, "\"}");
+    cr_expect(eq(ptr, of_json(buf_str(&json), &err), NULL));
+    cr_expect(eq(int, err.code, -E2BIG));
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"system_template\":\""
+                 "{system_message}{system_message}{system_message}{system_message}{system_message}\"}",
+                 -E2BIG, "'system_template' has the system message more than 4 times");
+    buf_clear(&json);
+    buf_adds(&json, "{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"sep\":\"");
+    for (int i = 0; i < 300; i++)
+        buf_addc(&json, 'x');
+    buf_adds(&json, "\"}");
+    refused_json(buf_str(&json), -E2BIG, "'sep' has more than 256 bytes");
+}
+
+static void check_style(const cJSON *line, void *user)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    CLEANUP(conv_free) struct conv_template *t = NULL;
+    const struct conv_message chat[] = {
+        { "system", "SYS" }, { "user", "hi" }, { "assistant", "yo" }, { "user", "q" },
+    };
+    const char *filled = NULL, *empty = NULL, *json;
+    int64_t style = 0;
+    struct err err = { 0 };
+
+    cr_assert(json_get_int(line, "style", 1, 23, &style, NULL) == 0 &&
+              json_get_string(line, "filled", &filled, NULL) == 0 &&
+              json_get_string(line, "empty", &empty, NULL) == 0);
+    json = arena_printf(a, "{\"name\":\"n\",\"roles\":[\"U\",\"A\"],\"sep\":\"|\",\"sep2\":\"#\",\"sep_style\":%d}",
+                        (int)style);
+    t = of_json(json, &err);
+    if (style == 20) {
+        cr_expect(eq(int, err.code, -ENOTSUP));
+        return;
+    }
+    cr_assert(ne(ptr, t, NULL), "%s", err.text);
+    cr_expect(eq(str, rendered(t, chat, 4, true, a, &err), (char *)filled), "style %d", (int)style);
+    cr_expect(eq(str, rendered(t, chat + 1, 3, true, a, &err), (char *)empty), "style %d", (int)style);
+    ++*(size_t *)user;
+}
+
+Test(conv, every_style_renders_as_the_contract_says)
+{
+    size_t n = 0;
+
+    real_lines(real_committed("conv/styles.jsonl"), check_style, &n);
+    cr_expect(eq(sz, n, 22));
+}
+
+struct prompts {
+    const cJSON *templates;         /* NULL: ours by name */
+    size_t n, n_unknown;
+};
+
+static struct conv_template *golden_template(const cJSON *templates, const char *name)
+{
+    const cJSON *item;
+    struct conv_template *t = NULL;
+
+    cJSON_ArrayForEach(item, templates)
+    {
+        CLEANUP(json_delete) cJSON *wire = NULL;
+        const char *n = NULL;
+
+        if (json_get_string(item, "name", &n, NULL) != 0 || strcmp(n, name) != 0)
+            continue;
+        wire = cJSON_Duplicate(item, true);
+        cJSON_DeleteItemFromObject(wire, "sep_style");
+        cJSON_AddItemToObject(wire, "sep_style",
+                              cJSON_Duplicate(cJSON_GetObjectItem(item, "sep_style_value"), true));
+        conv_from_json(wire, &t, NULL);
+    }
+    return t;
+}
+
+/* A golden line's messages are a role's number and a text or null. An open turn at the end of the
+ * assistant's is open_answer. */
+static void check_prompt(const cJSON *line, void *user)
+{
+    static const char *const roles[] = { "user", "assistant" };
+    struct prompts *p = user;
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    CLEANUP(conv_free) struct conv_template *owned = NULL;
+    const struct conv_template *t;
+    struct conv_message chat[64];
+    const cJSON *messages = NULL, *item;
+    const char *name = NULL, *kase = NULL, *system = NULL, *prompt = NULL;
+    struct err err = { 0 };
+    size_t n = 0;
+    bool open = false;
+
+    cr_assert(json_get_string(line, "template", &name, NULL) == 0 &&
+              json_get_string(line, "case", &kase, NULL) == 0 &&
+              json_get_array(line, "messages", &messages, NULL) == 0);
+    if (p->templates)
+        owned = golden_template(p->templates, name);
+    t = p->templates ? owned : conv_find(name);
+    if (!t || json_get_string(line, "prompt", &prompt, NULL) != 0) {
+        p->n_unknown++;
+        return;
+    }
+    if (json_get_string(line, "system", &system, NULL) == 0)
+        chat[n++] = (struct conv_message){ "system", system };
+    cJSON_ArrayForEach(item, messages)
+    {
+        int role = cJSON_GetArrayItem(item, 0)->valueint;
+        const char *text = cJSON_GetArrayItem(item, 1)->valuestring;
+
+        if (!item->next && role == 1 && !text)
+            open = true;
+        else
+            chat[n++] = (struct conv_message){ roles[role], text };
+    }
+    cr_expect(eq(str, rendered(t, chat, n, open, a, &err), (char *)prompt), "%s, %s", name, kase);
+    p->n++;
+}
+
+Test(conv, committed_prompts_of_the_registry)
+{
+    struct prompts p = { 0 };
+
+    real_lines(real_committed("conv/prompts.jsonl"), check_prompt, &p);
+    cr_expect(eq(sz, p.n, 48));
+    cr_expect(eq(sz, p.n_unknown, 0));
+}
+
+/* All 102 templates as they come over the wire: all but yuan2 and yandexgpt. */
+Test(conv, golden_prompts_of_every_template_over_the_wire, .timeout = 120)
+{
+    size_t len;
+    CLEANUP(mem_free) char *text = real_read(real_golden("conv_templates.json"), &len);
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    struct prompts p = { 0 };
+
+    cr_assert(eq(int, json_parse(text, len, NULL, &tree, NULL), 0));
+    p.templates = cJSON_GetObjectItem(tree, "templates");
+    real_lines(real_golden("conv_prompts.jsonl"), check_prompt, &p);
+    cr_expect(eq(sz, p.n, 100 * 24));
+    cr_expect(eq(sz, p.n_unknown, 2 * 24));
+}
+
+struct chats {
+    const struct tokenizer *tokenizer;      /* NULL: compare text only */
+    size_t n;
+};
+
+static void check_ids(const struct chats *c, const char *id, const struct conv_span *spans, size_t n,
+                      const cJSON *wanted)
+{
+    TOKEN_LIST_LOCAL ids = { 0 };
+
+    for (size_t i = 0; i < n; i++)
+        cr_assert(eq(int, tokenizer_encode(c->tokenizer, spans[i].text, spans[i].len, spans[i].trusted, &ids, NULL), 0));
+    cr_expect(eq(sz, ids.n, (size_t)cJSON_GetArraySize(wanted)), "%s", id);
+    for (size_t i = 0; i < ids.n && wanted; i++)
+        cr_assert(eq(int, ids.ids[i], cJSON_GetArrayItem(wanted, (int)i)->valueint), "%s: token %zu", id, i);
+}
+
+static void check_chat(const cJSON *line, void *user)
+{
+    struct chats *c = user;
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct conv_message chat[64];
+    const cJSON *messages = NULL, *ids = NULL, *item;
+    const char *text = NULL, *id = NULL;
+    struct conv_span *spans;
+    size_t n = 0, n_spans;
+
+    if (json_get_array(line, "messages", &messages, NULL) != 0)
+        return;
+    cr_assert(json_get_string(line, "text", &text, NULL) == 0 && json_get_string(line, "id", &id, NULL) == 0 &&
+              json_get_array(line, "ids", &ids, NULL) == 0);
+    cJSON_ArrayForEach(item, messages)
+    {
+        json_get_string(item, "role", &chat[n].role, NULL);
+        json_get_string(item, "content", &chat[n++].content, NULL);
+    }
+    cr_expect(eq(str, rendered(conv_find("smollm2"), chat, n, true, a, NULL), (char *)text), "%s", id);
+    if (c->tokenizer) {
+        cr_assert(eq(int, conv_render(conv_find("smollm2"), chat, n, true, a, &spans, &n_spans, NULL), 0));
+        check_ids(c, id, spans, n_spans, ids);
+    }
+    c->n++;
+}
+
+Test(conv, smollm2_renders_the_golden_chats)
+{
+    struct chats c = { 0 };
+
+    real_lines(real_golden("engine/real/smollm2.prompts.jsonl"), check_chat, &c);
+    cr_expect(eq(sz, c.n, 26));
+}
+
+Test(conv, smollm2_chats_have_the_golden_ids_span_by_span_and_the_file_is_recognised)
+{
+    CLEANUP(gguf_close) struct gguf *g = NULL;
+    CLEANUP(tokenizer_close) struct tokenizer *t = NULL;
+    char text[4096];
+    struct chats c;
+
+    cr_assert(eq(int, gguf_open(real_smollm2(), &g, NULL), 0));
+    cr_assert(eq(int, tokenizer_open(g, &t, NULL), 0));
+    cr_assert(eq(int, gguf_text(g, "tokenizer.chat_template", text, sizeof text, NULL), 0));
+    cr_expect(eq(ptr, (void *)conv_match(text), (void *)conv_find("smollm2")));
+    c = (struct chats){ .tokenizer = t };
+    real_lines(real_golden("engine/real/smollm2.prompts.jsonl"), check_chat, &c);
+    cr_expect(eq(sz, c.n, 26));
+}
