@@ -1,0 +1,95 @@
+#include "gen/kv.h"
+
+#include "base/err.h"
+#include "gen/slab.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+
+struct kv {
+    struct kv_shape shape;
+    uint16_t *slab;
+    size_t bytes;
+    size_t head_halves;         /* K and V of one head in one page, in fp16 */
+    bool *lent;                 /* [n_pages]: a page given twice would be two owners' */
+    uint32_t n_free;
+    uint32_t free[];            /* a stack: the warmest page is lent next */
+};
+
+int kv_open(const struct kv_shape *s, struct kv **ret, struct err *err)
+{
+    const size_t dims[] = { s->n_layers, s->n_pages, s->n_kv_heads, s->head_dim, KV_PAGE };
+    CLEANUP(kv_close) struct kv *kv = NULL;
+    size_t bytes = 2 * sizeof(uint16_t);            /* K and V, fp16 each */
+
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        if (dims[i] == 0 || __builtin_mul_overflow(bytes, dims[i], &bytes))
+            return err_set(err, -EINVAL,
+                           "kv cache: %u layers of %u pages of %u heads of %u dimensions: "
+                           "the shape is empty or too large",
+                           s->n_layers, s->n_pages, s->n_kv_heads, s->head_dim);
+
+    kv = calloc(1, sizeof *kv + s->n_pages * sizeof kv->free[0]);
+    if (kv) {
+        kv->lent = calloc(s->n_pages, sizeof *kv->lent);
+        kv->slab = slab_map(bytes);
+        kv->bytes = bytes;
+    }
+    if (!kv || !kv->lent || !kv->slab)
+        return err_set(err, -ENOMEM, "kv cache: no memory for %zu bytes", bytes);
+
+    kv->shape = *s;
+    kv->head_halves = 2 * (size_t)s->head_dim * KV_PAGE;
+    /* Filled backwards, so that page 0 is lent first and dumps read in order. */
+    for (uint32_t i = s->n_pages; i-- > 0;)
+        kv->free[kv->n_free++] = i;
+    *ret = STEAL(kv);
+    return 0;
+}
+
+void kv_close(struct kv *kv)
+{
+    if (!kv)
+        return;
+    slab_unmap(kv->slab, kv->bytes);
+    free(kv->lent);
+    free(kv);
+}
+
+int kv_take(struct kv *kv, uint32_t *ret_page)
+{
+    if (kv->n_free == 0)
+        return KV_FULL;
+    *ret_page = kv->free[--kv->n_free];
+    kv->lent[*ret_page] = true;
+    return 0;
+}
+
+void kv_give(struct kv *kv, uint32_t page)
+{
+    assert(page < kv->shape.n_pages && kv->lent[page]);
+    kv->lent[page] = false;
+    kv->free[kv->n_free++] = page;
+}
+
+uint32_t kv_pages(const struct kv *kv) { return kv->shape.n_pages; }
+
+uint32_t kv_free_pages(const struct kv *kv) { return kv->n_free; }
+
+size_t kv_bytes(const struct kv *kv) { return kv->bytes; }
+
+uint16_t *kv_k(struct kv *kv, uint32_t layer, uint32_t page, uint32_t head)
+{
+    const struct kv_shape *s = &kv->shape;
+
+    assert(layer < s->n_layers && page < s->n_pages && head < s->n_kv_heads);
+    return kv->slab + (((size_t)layer * s->n_pages + page) * s->n_kv_heads + head) * kv->head_halves;
+}
+
+uint16_t *kv_v(struct kv *kv, uint32_t layer, uint32_t page, uint32_t head)
+{
+    return kv_k(kv, layer, page, head) + (size_t)kv->shape.head_dim * KV_PAGE;
+}
+
+size_t kv_page_stride(const struct kv *kv) { return kv->shape.n_kv_heads * kv->head_halves; }
