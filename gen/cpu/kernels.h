@@ -1,0 +1,101 @@
+/* kernels.h - the inner loops, one table of them for each instruction set.
+ *
+ * A table is a translation unit with compiler flags of its own (scalar.c,
+ * avx2.c, avx512vnni.c); which one runs is chosen once. scalar.c is plain C and
+ * the twin that the others are tested against.
+ *
+ * Weights are packed 16 rows at a time (pack.h), one row a lane, so that no
+ * kernel ever adds across lanes. Activations meet quantised weights as int8 with
+ * one scale for 32 of them, as llama.cpp's Q8_1 does; products of a block are
+ * exact integers, and a row's float steps happen block by block in one order.
+ * So a row's result is the same, bit by bit, for any number of rows in a call
+ * and for any split of the groups among threads. It differs between tables.
+ *
+ * Every length is padded with zeros to a multiple of KERNEL_BLOCK.
+ *
+ * Threads  any; nothing here has state
+ */
+#ifndef GEN_CPU_KERNELS_H
+#define GEN_CPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+enum {
+    KERNEL_LANES = 16,          /* rows of a group */
+    KERNEL_BLOCK = 32,          /* elements that share a scale */
+    KERNEL_SPAN = 128,          /* positions that one attend() covers */
+    KERNEL_PAGE = 16,           /* positions of a page of keys and values */
+};
+
+/* Weight types, in the order of the tables of pack.c. */
+enum mat_type { MAT_F32, MAT_F16, MAT_BF16, MAT_Q4_0, MAT_Q4_1, MAT_Q8_0, MAT_TYPES };
+
+/* Rows of activations. Quantised weights read q, d, s and sum, others f. */
+struct acts {
+    uint32_t k;                 /* elements of a row, padded */
+    int8_t *q;                  /* [rows][k], -127 to 127 */
+    float *d, *s;               /* [rows][k / 32]: scale; scale * sum */
+    int32_t *sum;               /* [rows][k / 32]: of q */
+    float *f;                   /* [rows][k] */
+};
+
+/* y[row][at + 16 * group + lane] = weights * x[row], for rows [0, n_rows). */
+struct mul {
+    const uint8_t *w;           /* the first group */
+    const uint8_t *next;        /* what this thread reads after the last; a hint, may be NULL */
+    size_t group_bytes;
+    uint32_t n_groups;
+    const struct acts *x;
+    uint32_t n_rows;
+    float *const *y;
+    size_t at;
+};
+
+/* Attention of the query heads that share one key/value head over one span. */
+struct attend {
+    const float *q;             /* [n_q][head_dim] */
+    uint32_t n_q, head_dim;
+    const uint16_t *kv;         /* page 0 of this layer and head: K[head_dim][16], V[16][head_dim] */
+    size_t page_stride;         /* from page to page, in halves */
+    const uint32_t *pages;      /* of the span */
+    uint32_t n;                 /* positions, 1 to KERNEL_SPAN */
+    float scale;
+    float *max, *sum;           /* [n_q]: of scores, of their exponentials less max */
+    float *o;                   /* [n_q][head_dim], weighted by these exponentials */
+};
+
+struct kernels {
+    const char *name;
+    void (*mul[MAT_TYPES])(const struct mul *m);
+    void (*attend)(const struct attend *a);
+    /* Joins span b into a, n of each: max, sum, o[head_dim]. */
+    void (*fold)(float *max, float *sum, float *o, const float *b_max, const float *b_sum,
+                 const float *b_o, uint32_t n, uint32_t head_dim);
+    void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum);
+    /* out = x / sqrt(mean(x^2) + eps) * w, the mean over the first n_real. */
+    void (*rms_norm)(const float *x, const float *w, uint32_t n, uint32_t n_real, float eps,
+                     float *out);
+    void (*add)(float *x, const float *y, uint32_t n);
+    void (*scale)(float *x, float by, uint32_t n);
+    void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    /* Rotates pairs of neighbours; c and s as rope tables of model.c: one entry
+     * an element, s with its sign. n a multiple of 16. */
+    void (*rope)(float *x, const float *c, const float *s, uint32_t n);
+    void (*to_f16)(const float *x, uint32_t n, uint16_t *out);
+};
+
+/* The table called `name`, or NULL or "": what $FASTCHAT_ISA says, else the
+ * best that this machine runs. -ENOTSUP and a sentence for a name that is
+ * unknown or that this machine can not run. */
+int kernels_choose(const char *name, const struct kernels **ret, struct err *err);
+
+/* Number i of the tables that this machine runs, the plainest first; NULL
+ * past the end. */
+const struct kernels *kernels_at(size_t i);
+
+extern const struct kernels kernels_scalar;
+
+#endif

@@ -1,0 +1,328 @@
+/* lanes.h - the kernels that look the same for every vector width, written over
+ * sixteen lanes of float. An instruction set includes this after it has defined
+ *
+ *     v16              sixteen floats, and v16_* below on them
+ *     V16_CHAINS       independent sums that hide the latency of an fma
+ *     V16_TILE         rows at once in a product with float weights
+ *     V16_HEADS        query heads that share one load of K or V
+ *     V16_DIMS         v16 of the head's output kept in registers
+ *
+ * Every loop over a constant is unrolled, so arrays of v16 are registers.
+ */
+#include "gen/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+enum { L = KERNEL_LANES, PAGE = KERNEL_PAGE };
+
+static inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+
+/* e^x: x = n ln 2 + r, a polynomial of degree 6 in r, exponent n. Within 2 ulp; 0 below
+ * -87.3, a NaN stays one. */
+INLINE v16 v16_exp(v16 x)
+{
+    const v16 low = v16_set1(-87.3f);
+    v16 c = v16_max(low, v16_min(v16_set1(88.3f), x));
+    v16 n = v16_round(v16_mul(c, v16_set1(1.44269504f)));
+    v16 r = v16_fnma(n, v16_set1(-2.12194440e-4f), v16_fnma(n, v16_set1(0.693359375f), c));
+    v16 p = v16_set1(1.0f / 720);
+
+    p = v16_fma(p, r, v16_set1(1.0f / 120));
+    p = v16_fma(p, r, v16_set1(1.0f / 24));
+    p = v16_fma(p, r, v16_set1(1.0f / 6));
+    p = v16_fma(p, r, v16_set1(0.5f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    return v16_zero_below(x, low, v16_ldexp(p, n));
+}
+
+/* ---- products with float weights ------------------------------------- */
+
+typedef v16 (*load_fn)(const void *w, size_t element);
+
+INLINE v16 load_f32(const void *w, size_t i) { return v16_load((const float *)w + i); }
+INLINE v16 load_f16(const void *w, size_t i) { return v16_load_f16((const uint16_t *)w + i); }
+INLINE v16 load_bf16(const void *w, size_t i) { return v16_load_bf16((const uint16_t *)w + i); }
+
+INLINE void float_tile(const struct mul *m, const uint8_t *w, const uint8_t *next, size_t at, uint32_t row,
+                       const int rows, size_t element, load_fn load)
+{
+    const uint32_t k = m->x->k;
+    const float *x = m->x->f + (size_t)row * k;
+    v16 f[V16_TILE][V16_CHAINS];
+
+    UNROLL for (int t = 0; t < rows; t++)
+        UNROLL for (int c = 0; c < V16_CHAINS; c++)
+            f[t][c] = v16_set1(0);
+    for (uint32_t i = 0; i < k; i += V16_CHAINS) {
+        for (size_t line = 0; next && line < V16_CHAINS * L * element; line += 64)
+            prefetch(next + i * L * element + line);
+        UNROLL for (int c = 0; c < V16_CHAINS; c++) {
+            const v16 v = load(w, (size_t)(i + c) * L);
+
+            UNROLL for (int t = 0; t < rows; t++)
+                f[t][c] = v16_fma(v, v16_set1(x[(size_t)t * k + i + c]), f[t][c]);
+        }
+    }
+    UNROLL for (int t = 0; t < rows; t++) {
+        v16 sum = v16_add(f[t][0], f[t][1]);
+
+        for (int c = 2; c < V16_CHAINS; c += 2)
+            sum = v16_add(sum, v16_add(f[t][c], f[t][c + 1]));
+        v16_store(m->y[row + t] + at, sum);
+    }
+}
+
+/* Calls tile(rows) with a constant for each number of rows that is left. */
+#define TILES(n, size, TILE_OF)                                                                    \
+    for (uint32_t row = 0; row < (n); row += (size))                                               \
+        switch ((n) - row < (size) ? (n) - row : (size)) {                                         \
+        case 1: TILE_OF(1); break;                                                                 \
+        case 2: TILE_OF(2); break;                                                                 \
+        case 3: TILE_OF(size > 2 ? 3 : 1); break;                                                  \
+        case 4: TILE_OF(size > 3 ? 4 : 1); break;                                                  \
+        case 5: TILE_OF(size > 4 ? 5 : 1); break;                                                  \
+        case 6: TILE_OF(size > 5 ? 6 : 1); break;                                                  \
+        case 7: TILE_OF(size > 6 ? 7 : 1); break;                                                  \
+        case 8: TILE_OF(size > 7 ? 8 : 1); break;                                                  \
+        }
+
+INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
+{
+    return g + 1 < m->n_groups || !m->next ? m->w + (g + 1) * m->group_bytes : m->next;
+}
+
+/* The first tile prefetches the next group; later ones would only repeat it. */
+#define DEFINE_MUL(type, size, TILE_OF)                                                            \
+    static void mul_##type(const struct mul *m)                                                    \
+    {                                                                                              \
+        for (uint32_t g = 0; g < m->n_groups; g++) {                                               \
+            const uint8_t *w = m->w + g * m->group_bytes;                                          \
+            const size_t at = m->at + (size_t)g * L;                                               \
+                                                                                                   \
+            TILES(m->n_rows, size, TILE_OF)                                                        \
+        }                                                                                          \
+    }
+#define NEXT_IF_FIRST (row == 0 ? next_group(m, g) : NULL)
+
+#define FLOAT_TILE_f32(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 4, load_f32)
+#define FLOAT_TILE_f16(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 2, load_f16)
+#define FLOAT_TILE_bf16(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 2, load_bf16)
+DEFINE_MUL(f32, V16_TILE, FLOAT_TILE_f32)
+DEFINE_MUL(f16, V16_TILE, FLOAT_TILE_f16)
+DEFINE_MUL(bf16, V16_TILE, FLOAT_TILE_bf16)
+
+/* The same for tile(), which each instruction set has of its own. */
+#define DEFINE_QUANT_MUL(type, size) DEFINE_MUL(type, size, QUANT_TILE_##type)
+#define QUANT_TILE_q4_0(n) tile(m, MAT_Q4_0, w, NEXT_IF_FIRST, at, row, n)
+#define QUANT_TILE_q4_1(n) tile(m, MAT_Q4_1, w, NEXT_IF_FIRST, at, row, n)
+#define QUANT_TILE_q8_0(n) tile(m, MAT_Q8_0, w, NEXT_IF_FIRST, at, row, n)
+
+/* ---- attention ------------------------------------------------------- */
+
+/* Scores of one page: dimension i of 16 positions is one load, shared by the
+ * heads; two sums each hide latency. V is fetched meanwhile. */
+INLINE void score_page(const struct attend *a, const float *q, const uint16_t *k, const int heads,
+                       float *p)
+{
+    const uint32_t hd = a->head_dim;
+    const char *v = (const char *)(k + (size_t)hd * PAGE);
+    v16 even[V16_HEADS], odd[V16_HEADS];
+
+    UNROLL for (int h = 0; h < heads; h++)
+        even[h] = odd[h] = v16_set1(0);
+    for (uint32_t i = 0; i < hd; i += 2) {
+        const v16 k0 = v16_load_f16(k + (size_t)i * PAGE), k1 = v16_load_f16(k + (size_t)(i + 1) * PAGE);
+
+        prefetch(v + i * 2 * PAGE);
+        UNROLL for (int h = 0; h < heads; h++) {
+            even[h] = v16_fma(k0, v16_set1(q[(size_t)h * hd + i]), even[h]);
+            odd[h] = v16_fma(k1, v16_set1(q[(size_t)h * hd + i + 1]), odd[h]);
+        }
+    }
+    UNROLL for (int h = 0; h < heads; h++)
+        v16_store(p + h * KERNEL_SPAN, v16_mul(v16_add(even[h], odd[h]), v16_set1(a->scale)));
+}
+
+/* Scores to exponentials less their maximum; what lies behind n is not there. */
+static void soften(float *p, uint32_t n, float *ret_max, float *ret_sum)
+{
+    const uint32_t n_lanes = (n + L - 1) / L * L;
+    v16 max, sum = v16_set1(0);
+
+    for (uint32_t t = n; t < n_lanes; t++)
+        p[t] = -INFINITY;
+    max = v16_load(p);
+    for (uint32_t t = L; t < n_lanes; t += L)
+        max = v16_max(max, v16_load(p + t));
+    *ret_max = v16_reduce_max(max);
+    max = v16_set1(*ret_max);
+    for (uint32_t t = 0; t < n_lanes; t += L) {
+        const v16 e = v16_exp(v16_sub(v16_load(p + t), max));
+
+        v16_store(p + t, e);
+        sum = v16_add(sum, e);
+    }
+    *ret_sum = v16_reduce_add(sum);
+}
+
+/* dims * 16 dimensions of the output, from `at` on. */
+INLINE void weigh(const struct attend *a, float *o, uint32_t at, const int heads, const int dims,
+                  const float *p)
+{
+    const uint32_t hd = a->head_dim;
+    v16 sum[V16_HEADS][V16_DIMS];
+
+    UNROLL for (int h = 0; h < heads; h++)
+        UNROLL for (int d = 0; d < dims; d++)
+            sum[h][d] = v16_set1(0);
+    for (uint32_t t0 = 0; t0 < a->n; t0 += PAGE) {
+        const uint16_t *v = a->kv + a->pages[t0 / PAGE] * a->page_stride + (size_t)hd * PAGE + at;
+        const uint32_t n = a->n - t0 < PAGE ? a->n - t0 : PAGE;
+
+        for (uint32_t t = 0; t < n; t++, v += hd)
+            UNROLL for (int d = 0; d < dims; d++) {
+                const v16 x = v16_load_f16(v + d * L);
+
+                UNROLL for (int h = 0; h < heads; h++)
+                    sum[h][d] = v16_fma(x, v16_set1(p[h * KERNEL_SPAN + t0 + t]), sum[h][d]);
+            }
+    }
+    UNROLL for (int h = 0; h < heads; h++)
+        UNROLL for (int d = 0; d < dims; d++)
+            v16_store(o + (size_t)h * hd + at + d * L, sum[h][d]);
+}
+
+INLINE void attend_heads(const struct attend *a, uint32_t first, const int heads)
+{
+    const uint32_t hd = a->head_dim;
+    float p[V16_HEADS * KERNEL_SPAN] __attribute__((aligned(64)));
+    float *o = a->o + (size_t)first * hd;
+    uint32_t at = 0, t = 0;
+
+    do {
+        score_page(a, a->q + (size_t)first * hd, a->kv + a->pages[t / PAGE] * a->page_stride, heads,
+                   p + t);
+        t += PAGE;
+    } while (t < a->n);
+    for (int h = 0; h < heads; h++)
+        soften(p + h * KERNEL_SPAN, a->n, &a->max[first + h], &a->sum[first + h]);
+    for (; at + V16_DIMS * L <= hd; at += V16_DIMS * L)
+        weigh(a, o, at, heads, V16_DIMS, p);
+    for (; at < hd; at += L)
+        weigh(a, o, at, heads, 1, p);
+}
+
+static void attend(const struct attend *a)
+{
+#define ATTEND_HEADS(n) attend_heads(a, row, n)
+    TILES(a->n_q, V16_HEADS, ATTEND_HEADS)
+#undef ATTEND_HEADS
+}
+
+static void fold(float *max, float *sum, float *o, const float *b_max, const float *b_sum,
+                 const float *b_o, uint32_t n, uint32_t head_dim)
+{
+    for (uint32_t h = 0; h < n; h++, o += head_dim, b_o += head_dim) {
+        const float m = fmaxf(max[h], b_max[h]), ea = expf(max[h] - m), eb = expf(b_max[h] - m);
+
+        max[h] = m;
+        sum[h] = sum[h] * ea + b_sum[h] * eb;
+        for (uint32_t i = 0; i < head_dim; i += L)
+            v16_store(o + i, v16_fma(v16_load(o + i), v16_set1(ea),
+                                     v16_mul(v16_load(b_o + i), v16_set1(eb))));
+    }
+}
+
+/* ---- rows ------------------------------------------------------------ */
+
+static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+{
+    for (uint32_t b = 0; b < n / KERNEL_BLOCK; b++, x += KERNEL_BLOCK, q += KERNEL_BLOCK) {
+        const v16 lo = v16_load(x), hi = v16_load(x + L);
+        const float max = v16_reduce_max(v16_max(v16_abs(lo), v16_abs(hi)));
+        const v16 by = v16_set1(max > 0 ? 127.0f / max : 0);
+
+        sum[b] = v16_to_i8(v16_mul(lo, by), q) + v16_to_i8(v16_mul(hi, by), q + L);
+        d[b] = max / 127.0f;
+        s[b] = d[b] * (float)sum[b];
+    }
+}
+
+static void rms_norm(const float *x, const float *w, uint32_t n, uint32_t n_real, float eps, float *out)
+{
+    v16 even = v16_set1(0), odd = v16_set1(0), by;
+
+    for (uint32_t i = 0; i < n; i += 2 * L) {
+        const v16 a = v16_load(x + i), b = v16_load(x + i + L);
+
+        even = v16_fma(a, a, even);
+        odd = v16_fma(b, b, odd);
+    }
+    by = v16_set1(1.0f / sqrtf(v16_reduce_add(v16_add(even, odd)) / (float)n_real + eps));
+    for (uint32_t i = 0; i < n; i += L)
+        v16_store(out + i, v16_mul(v16_mul(v16_load(x + i), by), v16_load(w + i)));
+}
+
+static void add(float *x, const float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += L)
+        v16_store(x + i, v16_add(v16_load(x + i), v16_load(y + i)));
+}
+
+static void scale(float *x, float by, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += L)
+        v16_store(x + i, v16_mul(v16_load(x + i), v16_set1(by)));
+}
+
+static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i += L) {
+        const v16 g = v16_load(gate + i), e = v16_exp(v16_sub(v16_set1(0), g));
+
+        v16_store(out + i, v16_mul(v16_div(g, v16_add(v16_set1(1), e)), v16_load(up + i)));
+    }
+}
+
+static void rope(float *x, const float *c, const float *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += L) {
+        const v16 v = v16_load(x + i);
+
+        v16_store(x + i, v16_fma(v, v16_load(c + i), v16_mul(v16_swap_pairs(v), v16_load(s + i))));
+    }
+}
+
+static void to_f16(const float *x, uint32_t n, uint16_t *out)
+{
+    for (uint32_t i = 0; i < n; i += L)
+        v16_store_f16(out + i, v16_load(x + i));
+}
+
+#define KERNELS_TABLE(isa)                                                                         \
+    extern const struct kernels kernels_##isa;                                                     \
+    const struct kernels kernels_##isa = {                                                         \
+        .name = #isa,                                                                              \
+        .mul = {                                                                                   \
+            [MAT_F32] = mul_f32,   [MAT_F16] = mul_f16,   [MAT_BF16] = mul_bf16,                   \
+            [MAT_Q4_0] = mul_q4_0, [MAT_Q4_1] = mul_q4_1, [MAT_Q8_0] = mul_q8_0,                   \
+        },                                                                                         \
+        .attend = attend,                                                                          \
+        .fold = fold,                                                                              \
+        .quantise = quantise,                                                                      \
+        .rms_norm = rms_norm,                                                                      \
+        .add = add,                                                                                \
+        .scale = scale,                                                                            \
+        .silu_mul = silu_mul,                                                                      \
+        .rope = rope,                                                                              \
+        .to_f16 = to_f16,                                                                          \
+    }

@@ -1,0 +1,511 @@
+/* One pass over a batch of rows.
+ *
+ * Work is cut by columns of the result: each thread has its groups of every
+ * matrix, always the same ones, and what follows elementwise (bias, rotation,
+ * storing keys and values, SiLU and quantising) happens on the thread that made
+ * the numbers. What needs whole rows (norms, joining attention spans) is cut by
+ * rows with a barrier behind it; for one or two rows every thread does it for
+ * itself instead, on the same numbers in the same order, which is cheaper than a
+ * barrier and gives the same bits. That is 5 barriers a layer in decoding, 8
+ * in a prompt.
+ *
+ * Attention is computed in spans of KERNEL_SPAN positions from the sequence's
+ * start and joined in their order, whoever computes them: so the result does not
+ * depend on how spans are dealt out.
+ *
+ * While a thread reads its last group of one matrix it prefetches its first
+ * group of the next, so the stream of weights does not stop at a barrier.
+ */
+#include "gen/model_in.h"
+
+#include "base/err.h"
+#include "gen/engine.h"
+#include "gen/kv.h"
+#include "gen/slab.h"
+#include "loaders/gguf.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+_Static_assert((int)KERNEL_PAGE == (int)KV_PAGE, "kernels read whole pages");
+
+/* What one thread needs to know in a pass. */
+struct part {
+    struct model *m;
+    const struct step *step;
+    const struct kernels *k;
+    struct rows *rows;
+    struct worker_room *room;
+    uint32_t thread, threads;
+    uint32_t from, to;          /* rows of the pass that it does row-wise work for */
+};
+
+static void range(const struct part *p, uint32_t n, uint32_t *from, uint32_t *to)
+{
+    pool_range(n, p->thread, p->threads, from, to);
+}
+
+/* Where this thread's groups of a matrix begin. */
+static const uint8_t *first_group(const struct part *p, const struct mat *mat)
+{
+    uint32_t from, to;
+
+    range(p, mat->n_groups, &from, &to);
+    return mat->w + from * mat->group_bytes;
+}
+
+/* After row-wise work: others may read it now. */
+static void meet(const struct part *p)
+{
+    if (!p->step->copied)
+        pool_barrier(p->m->pool, p->thread);
+}
+
+static void barrier(const struct part *p) { pool_barrier(p->m->pool, p->thread); }
+
+/* ---- row-wise work --------------------------------------------------- */
+
+/* Hands row r of `a` on in the forms that are needed. `f` may be its own row. */
+static void give_row(const struct part *p, const struct acts *a, uint32_t r, const float *f, uint32_t from,
+                     uint32_t n, struct need need)
+{
+    const size_t at = (size_t)r * a->k + from, b = at / KERNEL_BLOCK;
+
+    if (need.floats && f != a->f + at)
+        memcpy(a->f + at, f, n * sizeof *f);
+    if (need.quantised)
+        p->k->quantise(f, n, a->q + at, a->d + b, a->s + b, a->sum + b);
+}
+
+static void norm_row(const struct part *p, const float *x, const float *w, uint32_t r, struct need need)
+{
+    const struct acts *a = &p->rows->in;
+    float *out = need.floats ? a->f + (size_t)r * a->k : p->room->row;
+
+    p->k->rms_norm(x, w, p->m->dim, p->m->shape.dim, p->m->shape.rms_eps, out);
+    give_row(p, a, r, out, 0, a->k, need);
+}
+
+static void norm_rows(const struct part *p, const float *w, struct need need)
+{
+    for (uint32_t r = p->from; r < p->to; r++)
+        norm_row(p, p->rows->x + (size_t)r * p->m->dim, w, r, need);
+}
+
+static void add_rows(const struct part *p)
+{
+    const uint32_t dim = p->m->dim;
+
+    for (uint32_t r = p->from; r < p->to; r++)
+        p->k->add(p->rows->x + (size_t)r * dim, p->m->y_rows[r], dim);
+}
+
+static void begin_rows(const struct part *p)
+{
+    const uint32_t hd = p->m->shape.head_dim;
+
+    for (uint32_t r = p->from; r < p->to; r++) {
+        const struct model_row *row = &p->step->rows[r];
+        float *c = p->rows->rope_c + (size_t)r * hd, *s = p->rows->rope_s + (size_t)r * hd;
+
+        mat_row(&p->m->embd, (uint32_t)row->token, p->rows->x + (size_t)r * p->m->dim);
+        for (uint32_t i = 0; i < hd / 2; i++) {
+            double angle = row->pos * p->m->freq[i];
+
+            c[2 * i] = c[2 * i + 1] = (float)cos(angle);
+            s[2 * i + 1] = (float)sin(angle);
+            s[2 * i] = -s[2 * i + 1];
+        }
+    }
+}
+
+/* ---- matrices -------------------------------------------------------- */
+
+/* Groups [from, to) of a weight for all rows; y[row][at] is its row 0. */
+static void mul(const struct part *p, const struct weight *w, const struct acts *x, float *const *y,
+                size_t at, uint32_t from, uint32_t to, const uint8_t *next)
+{
+    const struct mul m = {
+        .w = w->mat.w + from * w->mat.group_bytes,
+        .next = next,
+        .group_bytes = w->mat.group_bytes,
+        .n_groups = to - from,
+        .x = x,
+        .n_rows = p->step->n,
+        .y = y,
+        .at = at + (size_t)from * KERNEL_LANES,
+    };
+
+    if (from == to)
+        return;
+    p->k->mul[w->mat.type](&m);
+    for (uint32_t r = 0; w->bias && r < p->step->n; r++)
+        p->k->add(y[r] + m.at, w->bias + (size_t)from * KERNEL_LANES, m.n_groups * KERNEL_LANES);
+}
+
+static void store_k(const struct part *p, uint32_t layer, uint32_t group, const float *x,
+                    const struct model_row *row)
+{
+    const uint32_t hd = p->m->shape.head_dim, i = group * KERNEL_LANES % hd;
+    uint16_t half[KERNEL_LANES], *k = kv_k(p->step->kv, layer, row->pages[row->pos / KV_PAGE],
+                                           group * KERNEL_LANES / hd);
+
+    p->k->to_f16(x, KERNEL_LANES, half);
+    for (uint32_t j = 0; j < KERNEL_LANES; j++)
+        k[(size_t)(i + j) * KV_PAGE + row->pos % KV_PAGE] = half[j];
+}
+
+static void store_v(const struct part *p, uint32_t layer, uint32_t group, const float *x,
+                    const struct model_row *row)
+{
+    const uint32_t hd = p->m->shape.head_dim, i = group * KERNEL_LANES % hd;
+    uint16_t *v = kv_v(p->step->kv, layer, row->pages[row->pos / KV_PAGE], group * KERNEL_LANES / hd);
+
+    p->k->to_f16(x, KERNEL_LANES, v + (size_t)(row->pos % KV_PAGE) * hd + i);
+}
+
+/* Queries, keys and values: a group holds whole pairs of neighbours, so it can
+ * be rotated and stored by the thread that has it. */
+static void qkv_part(const struct part *p, uint32_t layer)
+{
+    const struct model *m = p->m;
+    const struct layer *l = &m->layers[layer];
+    const uint32_t hd = m->shape.head_dim;
+    size_t at = 0;
+
+    for (int id = W_Q; id <= W_V; id++) {
+        const struct weight *w = &l->w[id];
+        uint32_t from, to;
+
+        range(p, w->mat.n_groups, &from, &to);
+        mul(p, w, &p->rows->in, m->qkv_rows, at, from, to, first_group(p, &l->w[id + 1].mat));
+        for (uint32_t r = 0; r < p->step->n; r++)
+            for (uint32_t g = from; g < to; g++) {
+                float *x = m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES;
+                const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
+
+                if (id != W_V)
+                    p->k->rope(x, p->rows->rope_c + turn, p->rows->rope_s + turn, KERNEL_LANES);
+                if (id == W_K)
+                    store_k(p, layer, g, x, &p->step->rows[r]);
+                else if (id == W_V)
+                    store_v(p, layer, g, x, &p->step->rows[r]);
+            }
+        at += (size_t)w->mat.n_groups * KERNEL_LANES;
+    }
+}
+
+/* The middle of the feed-forward in units of one block of 32. */
+static void ffn_part(const struct part *p, uint32_t layer)
+{
+    enum { GROUPS = KERNEL_BLOCK / KERNEL_LANES };
+    const struct model *m = p->m;
+    const struct layer *l = &m->layers[layer];
+    const struct weight *gate = &l->w[W_GATE], *up = &l->w[W_UP];
+    uint32_t from, to, g0, g1, n_groups = gate->mat.n_groups;
+
+    range(p, m->ffn / KERNEL_BLOCK, &from, &to);
+    g0 = from * GROUPS;
+    g1 = to * GROUPS < n_groups ? to * GROUPS : n_groups;
+    if (from == to)
+        return;
+    mul(p, gate, &p->rows->in, m->gate_rows, 0, g0, g1, up->mat.w + g0 * up->mat.group_bytes);
+    mul(p, up, &p->rows->in, m->up_rows, 0, g0, g1, first_group(p, &l->w[W_DOWN].mat));
+    for (uint32_t r = 0; r < p->step->n; r++) {
+        const uint32_t at = from * KERNEL_BLOCK, n = (to - from) * KERNEL_BLOCK;
+        float *out = l->down.floats ? m->mid.f + (size_t)r * m->ffn + at : p->room->row;
+
+        p->k->silu_mul(m->gate_rows[r] + at, m->up_rows[r] + at, n, out);
+        give_row(p, &m->mid, r, out, at, n, l->down);
+    }
+}
+
+static void y_part(const struct part *p, const struct weight *w, const struct acts *x, const uint8_t *next)
+{
+    uint32_t from, to;
+
+    range(p, w->mat.n_groups, &from, &to);
+    mul(p, w, x, p->m->y_rows, 0, from, to, next);
+}
+
+/* ---- attention ------------------------------------------------------- */
+
+/* A span's result: max[group], sum[group], o[group][head_dim]. */
+struct slot { float *max, *sum, *o; };
+
+static struct slot slot_at(const struct model *m, float *at)
+{
+    return (struct slot){ at, at + m->group, at + 2 * m->group };
+}
+
+static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32_t head, uint32_t span,
+                        struct slot out)
+{
+    const struct model *m = p->m;
+    const struct model_row *row = &p->step->rows[r];
+    const uint32_t first = span * KERNEL_SPAN, left = row->pos + 1 - first;
+
+    p->k->attend(&(struct attend){
+        .q = m->qkv_rows[r] + (size_t)head * m->group * m->shape.head_dim,
+        .n_q = m->group,
+        .head_dim = m->shape.head_dim,
+        .kv = kv_k(p->step->kv, layer, 0, head),
+        .page_stride = kv_page_stride(p->step->kv),
+        .pages = row->pages + first / KV_PAGE,
+        .n = left < KERNEL_SPAN ? left : KERNEL_SPAN,
+        .scale = m->attn_scale,
+        .max = out.max,
+        .sum = out.sum,
+        .o = out.o,
+    });
+}
+
+static void fold(const struct part *p, struct slot into, struct slot from)
+{
+    p->k->fold(into.max, into.sum, into.o, from.max, from.sum, from.o, p->m->group,
+               p->m->shape.head_dim);
+}
+
+static void divide_by_sum(const struct part *p, struct slot s)
+{
+    for (uint32_t h = 0; h < p->m->group; h++)
+        p->k->scale(s.o + (size_t)h * p->m->shape.head_dim, 1.0f / s.sum[h], p->m->shape.head_dim);
+}
+
+static size_t spans_of(const struct model *m, uint32_t r) { return m->span_at[r + 1] - m->span_at[r]; }
+
+/* Single spans, each into its slot: [row][head][span]. */
+static void attend_spans(const struct part *p, uint32_t layer)
+{
+    const struct model *m = p->m;
+    const size_t heads = m->shape.n_kv_heads, total = m->span_at[p->step->n] * heads;
+    const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
+    uint32_t r = 0;
+
+    for (size_t i = from; i < to; i++) {
+        while (m->span_at[r + 1] * heads <= i)
+            r++;
+        size_t in_row = i - m->span_at[r] * heads, spans = spans_of(m, r);
+
+        attend_span(p, layer, r, (uint32_t)(in_row / spans), (uint32_t)(in_row % spans),
+                    slot_at(m, m->slots + i * m->slot_floats));
+    }
+}
+
+/* Whole heads of rows, those whose first span falls in this thread's part. */
+static void attend_heads(const struct part *p, uint32_t layer)
+{
+    const struct model *m = p->m;
+    const size_t heads = m->shape.n_kv_heads, total = m->span_at[p->step->n] * heads;
+    const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
+    const size_t width = (size_t)m->group * m->shape.head_dim;
+
+    for (uint32_t r = 0; r < p->step->n; r++)
+        for (uint32_t h = 0; h < heads; h++) {
+            const size_t spans = spans_of(m, r), at = m->span_at[r] * heads + h * spans;
+            struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);
+
+            if (at < from || at >= to)
+                continue;
+            whole.o = p->rows->att.f + (size_t)r * m->attn + h * width;
+            for (uint32_t s = 0; s < spans; s++) {
+                attend_span(p, layer, r, h, s, s ? part : whole);
+                if (s)
+                    fold(p, whole, part);
+            }
+            divide_by_sum(p, whole);
+        }
+}
+
+/* The same sums for a row whose spans lie in slots. */
+static void join_spans(const struct part *p, uint32_t r)
+{
+    const struct model *m = p->m;
+    const size_t heads = m->shape.n_kv_heads, width = (size_t)m->group * m->shape.head_dim;
+
+    for (uint32_t h = 0; h < heads; h++) {
+        const size_t spans = spans_of(m, r), at = m->span_at[r] * heads + h * spans;
+        struct slot whole = slot_at(m, p->room->part);
+
+        memcpy(p->room->part, m->slots + at * m->slot_floats, m->slot_floats * sizeof(float));
+        for (size_t s = 1; s < spans; s++)
+            fold(p, whole, slot_at(m, m->slots + (at + s) * m->slot_floats));
+        divide_by_sum(p, whole);
+        memcpy(p->rows->att.f + (size_t)r * m->attn + h * width, whole.o, width * sizeof(float));
+    }
+}
+
+static void attention(const struct part *p, uint32_t layer)
+{
+    const struct layer *l = &p->m->layers[layer];
+
+    if (p->step->split)
+        attend_spans(p, layer);
+    else
+        attend_heads(p, layer);
+    barrier(p);
+    for (uint32_t r = p->from; r < p->to; r++) {
+        if (p->step->split)
+            join_spans(p, r);
+        give_row(p, &p->rows->att, r, p->rows->att.f + (size_t)r * p->m->attn, 0, p->m->attn, l->o);
+    }
+    meet(p);
+}
+
+/* ---- the pass -------------------------------------------------------- */
+
+static void run_layer(const struct part *p, uint32_t i)
+{
+    const struct model *m = p->m;
+    const struct layer *l = &m->layers[i];
+    const struct mat *then = i + 1 < m->shape.n_layers ? &l[1].w[W_Q].mat : &m->out;
+
+    norm_rows(p, l->attn_norm, l->attn);
+    meet(p);
+    qkv_part(p, i);
+    barrier(p);
+    attention(p, i);
+    y_part(p, &l->w[W_O], &p->rows->att, first_group(p, &l->w[W_GATE].mat));
+    barrier(p);
+    add_rows(p);
+    norm_rows(p, l->ffn_norm, l->ffn);
+    meet(p);
+    ffn_part(p, i);
+    barrier(p);
+    y_part(p, &l->w[W_DOWN], &m->mid, first_group(p, then));
+    barrier(p);
+    add_rows(p);
+    if (p->thread == 0 && m->pulse)
+        atomic_fetch_add_explicit(&m->pulse->beats, 1, memory_order_relaxed);
+}
+
+/* The output matrix for the rows whose logits are wanted. */
+static void logits(const struct part *p)
+{
+    struct model *m = p->m;
+    const struct mat *out = &m->out;
+    const uint32_t n = p->step->n_wanted, whole = out->rows / KERNEL_LANES, rest = out->rows % KERNEL_LANES;
+    uint32_t from, to, g0, g1;
+    struct mul mul_out;
+
+    if (n == 0)
+        return;
+    if (p->step->copied) {
+        from = 0;
+        to = n;
+    } else {
+        barrier(p);                                 /* add_rows() of the last layer */
+        range(p, n, &from, &to);
+    }
+    for (uint32_t i = from; i < to; i++)
+        norm_row(p, p->rows->x + (size_t)m->wanted[i] * m->dim, m->out_norm, i, m->out_need);
+    meet(p);
+    range(p, out->n_groups, &g0, &g1);
+    mul_out = (struct mul){
+        .w = out->w + g0 * out->group_bytes,
+        .next = first_group(p, &m->layers[0].w[W_Q].mat),
+        .group_bytes = out->group_bytes,
+        .n_groups = (g1 > whole ? whole : g1) - (g0 > whole ? whole : g0),
+        .x = &p->rows->in,
+        .n_rows = n,
+        .y = m->logit_rows,
+        .at = (size_t)g0 * KERNEL_LANES,
+    };
+    if (mul_out.n_groups)
+        p->k->mul[out->type](&mul_out);
+    if (rest == 0 || g1 != out->n_groups || g0 == g1)
+        return;
+    /* The caller's rows end in the middle of the last group. */
+    mul_out.w = out->w + whole * out->group_bytes;
+    mul_out.n_groups = 1;
+    mul_out.y = m->tail_rows;
+    mul_out.at = 0;
+    p->k->mul[out->type](&mul_out);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(m->logit_rows[i] + (size_t)whole * KERNEL_LANES, m->tail_rows[i], rest * sizeof(float));
+}
+
+static void step_part(void *arg, uint32_t thread)
+{
+    struct model *m = arg;
+    struct part p = {
+        .m = m,
+        .step = &m->step,
+        .k = m->k,
+        .room = &m->rooms[thread],
+        .rows = m->step.copied ? &m->rooms[thread].rows : &m->rows,
+        .thread = thread,
+        .threads = pool_threads(m->pool),
+    };
+
+    if (m->step.copied)
+        p.to = m->step.n;
+    else
+        range(&p, m->step.n, &p.from, &p.to);
+    begin_rows(&p);
+    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+        run_layer(&p, i);
+    logits(&p);
+}
+
+void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n)
+{
+    const uint32_t threads = pool_threads(m->pool), heads = m->shape.n_kv_heads;
+    struct step *step = &m->step;
+
+    assert(n <= MODEL_MAX_ROWS);
+    if (n == 0)
+        return;
+    *step = (struct step){ .kv = kv, .rows = rows, .n = (uint32_t)n };
+    for (uint32_t r = 0; r < n; r++) {
+        assert(rows[r].token >= 0 && (uint32_t)rows[r].token < m->shape.vocab_size);
+        m->span_at[r + 1] = m->span_at[r] + rows[r].pos / KERNEL_SPAN + 1;
+        if (rows[r].logits) {
+            m->wanted[step->n_wanted] = r;
+            m->logit_rows[step->n_wanted++] = rows[r].logits;
+        }
+    }
+    /* Few heads would leave threads without work: then spans are dealt out. */
+    step->split = m->span_at[n] * heads <= MODEL_SLOTS && n * heads < 8 * (size_t)threads;
+    step->copied = step->split && n <= MODEL_COPIED_ROWS;
+    pool_run(m->pool, step_part, m);
+}
+
+/* ---- life ------------------------------------------------------------ */
+
+int model_open(const struct gguf *file, const struct model_options *options, struct model **ret,
+               struct err *err)
+{
+    CLEANUP(model_close) struct model *m = calloc(1, sizeof *m);
+    int r;
+
+    if (!m)
+        return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
+    m->pulse = options->pulse;
+    if ((r = kernels_choose(options->isa, &m->k, err)) ||
+        (r = pool_open(options->threads, &m->pool, err)) || (r = model_load(m, file, err)))
+        return r;
+    *ret = STEAL(m);
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    pool_close(m->pool);
+    slab_unmap(m->weights, m->weights_bytes);
+    slab_unmap(m->scratch, m->scratch_bytes);
+    arena_free(m->arena);
+    free(m);
+}
+
+const struct model_shape *model_shape(const struct model *m) { return &m->shape; }
+
+const char *model_isa(const struct model *m) { return m->k->name; }
+
+uint32_t model_threads(const struct model *m) { return pool_threads(m->pool); }
+
+size_t model_weight_bytes(const struct model *m) { return m->weights_bytes; }

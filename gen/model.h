@@ -1,0 +1,71 @@
+/* model.h - one transformer on the CPU: weights from a mapped file, and a
+ * forward pass over rows of different sequences.
+ *
+ * A row is one token at one position of one sequence: a prompt chunk is many
+ * rows of one sequence, a decode step one row of each running sequence, and a
+ * pass may hold both. A row's result depends on its own sequence only, never
+ * on what else is in the pass: each kernel computes a row in the same order
+ * whatever the number of rows and threads, so results are equal bit by bit.
+ *
+ * Rows of one sequence are in the order of their positions; the positions
+ * before them are in its pages already.
+ *
+ * Threads  a pool of its own (pool.h); one caller at a time
+ * Source   Llama 2, arXiv:2307.09288; RoPE, arXiv:2104.09864; GGUF's own
+ *          conventions, see loaders/gguf.h
+ */
+#ifndef GEN_MODEL_H
+#define GEN_MODEL_H
+
+#include "base/cleanup.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine_pulse;
+struct err;
+struct gguf;
+struct kv;
+struct model;
+
+enum { MODEL_MAX_ROWS = 512 };
+
+struct model_shape {
+    char arch[32];              /* "llama" */
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ffn_dim, vocab_size;
+    uint32_t n_ctx_train;       /* what the file says it was trained for */
+    float rms_eps, rope_theta;
+};
+
+struct model_options {
+    uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
+    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512, … */
+    struct engine_pulse *pulse; /* beaten between tensors and layers; may be NULL */
+};
+
+struct model_row {
+    int32_t token;              /* below vocab_size */
+    uint32_t pos;
+    const uint32_t *pages;      /* of its sequence: pages[pos / KV_PAGE] holds pos */
+    float *logits;              /* [vocab_size] to fill, or NULL: not wanted */
+};
+
+/* Packs the weights of an open file; the file may be closed afterwards. -ENOTSUP
+ * for an architecture or a tensor type by name, -EINVAL for a file whose
+ * tensors do not fit together, -ENOMEM. */
+int model_open(const struct gguf *file, const struct model_options *options, struct model **ret,
+               struct err *err);
+void model_close(struct model *m);                  /* NULL is fine */
+DEFINE_CLEANUP(struct model *, model_close)
+
+const struct model_shape *model_shape(const struct model *m);
+const char *model_isa(const struct model *m);       /* "avx512vnni" */
+uint32_t model_threads(const struct model *m);
+size_t model_weight_bytes(const struct model *m);
+
+/* One pass: writes K and V of every row into kv and the wanted logits. n at
+ * most MODEL_MAX_ROWS. Allocates nothing. */
+void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n);
+
+#endif

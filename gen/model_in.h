@@ -1,0 +1,92 @@
+/* model_in.h - what model_load.c fills in and model.c computes with. */
+#ifndef GEN_MODEL_IN_H
+#define GEN_MODEL_IN_H
+
+#include "base/arena.h"
+#include "gen/cpu/kernels.h"
+#include "gen/cpu/pack.h"
+#include "gen/cpu/pool.h"
+#include "gen/model.h"
+
+enum weight_id { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, N_WEIGHTS };
+
+struct weight {
+    struct mat mat;
+    float *bias;                /* [n_groups * 16], or NULL */
+};
+
+/* In which form the matrices that share an input want it. */
+struct need {
+    bool quantised, floats;
+};
+
+struct layer {
+    float *attn_norm, *ffn_norm;        /* [dim], padded */
+    struct weight w[N_WEIGHTS];
+    struct need attn, o, ffn, down;
+};
+
+/* Where the rows that one thread works on live: in the buffers of all, or, for
+ * a pass of very few rows, in copies of its own that every thread computes. */
+struct rows {
+    float *x;                   /* [rows][dim]: the residual stream */
+    float *rope_c, *rope_s;     /* [rows][head_dim] */
+    struct acts in;             /* of Q, K, V, gate, up and the output matrix */
+    struct acts att;            /* of O */
+};
+
+struct worker_room {
+    struct rows rows;           /* of MODEL_COPIED_ROWS */
+    float *row;                 /* as long as the widest row or a slot */
+    float *part;                /* [slot_floats] */
+};
+
+enum {
+    MODEL_COPIED_ROWS = 2,      /* up to here a copy is cheaper than a barrier */
+    MODEL_SLOTS = 1024,         /* spans whose partial results may wait */
+};
+
+/* One pass, for all threads. */
+struct step {
+    struct kv *kv;
+    const struct model_row *rows;
+    uint32_t n, n_wanted;
+    bool copied;                /* every thread computes all rows' norms itself */
+    bool split;                 /* attention by spans, joined afterwards */
+};
+
+struct model {
+    struct model_shape shape;
+    struct engine_pulse *pulse;
+    const struct kernels *k;
+    struct pool *pool;
+    struct arena *arena;        /* layers and vectors */
+    void *weights, *scratch;
+    size_t weights_bytes, scratch_bytes;
+
+    struct layer *layers;
+    struct mat embd, out;       /* the same bytes when tied */
+    float *out_norm;
+    struct need out_need;
+    double *freq;               /* [head_dim / 2]: radians a position */
+    float attn_scale;
+
+    uint32_t dim, attn, ffn;    /* padded: of x, of all query heads, of the middle */
+    uint32_t group;             /* query heads for each key/value head */
+    size_t slot_floats;
+
+    struct step step;
+    struct rows rows;           /* of MODEL_MAX_ROWS */
+    struct acts mid;            /* of down */
+    float *y, *qkv, *gate, *up, *slots, *tail;
+    float *y_rows[MODEL_MAX_ROWS], *qkv_rows[MODEL_MAX_ROWS], *gate_rows[MODEL_MAX_ROWS],
+        *up_rows[MODEL_MAX_ROWS], *tail_rows[MODEL_MAX_ROWS], *logit_rows[MODEL_MAX_ROWS];
+    uint32_t wanted[MODEL_MAX_ROWS];
+    size_t span_at[MODEL_MAX_ROWS + 1]; /* spans of the rows before */
+    struct worker_room *rooms;  /* [threads] */
+};
+
+/* Everything of `m` but pool and kernels, which are there. */
+int model_load(struct model *m, const struct gguf *file, struct err *err);
+
+#endif

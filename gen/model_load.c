@@ -1,0 +1,537 @@
+/* From a file's tensors to packed matrices.
+ *
+ * What a family has is a table of rows: slot, name in the file, shape. All of it
+ * is checked before any memory is asked for; then one slab takes all matrices in
+ * the order in which a step reads them, and the pool packs them, each thread
+ * the groups that it will read later. A tensor that the tables do not name is
+ * refused: computing without it would give plausible nonsense.
+ */
+#include "gen/model_in.h"
+
+#include "base/err.h"
+#include "gen/engine.h"
+#include "gen/slab.h"
+#include "loaders/gguf.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_LAYERS = 1024,
+    MAX_HEADS = 4096,
+    MAX_HEAD_DIM = 1024,
+    MAX_WIDTH = 1 << 20,        /* of a row of activations */
+    MAX_VOCAB = 1 << 24,
+    NAME_SIZE = 64,
+};
+
+enum dim { DIM_MODEL, DIM_Q, DIM_KV, DIM_FFN, DIM_VOCAB, N_DIMS };
+
+static const struct { enum weight_id id; const char *name; enum dim rows, cols; } layer_mats[] = {
+    { W_Q, "attn_q", DIM_Q, DIM_MODEL },
+    { W_K, "attn_k", DIM_KV, DIM_MODEL },
+    { W_V, "attn_v", DIM_KV, DIM_MODEL },
+    { W_O, "attn_output", DIM_MODEL, DIM_Q },
+    { W_GATE, "ffn_gate", DIM_FFN, DIM_MODEL },
+    { W_UP, "ffn_up", DIM_FFN, DIM_MODEL },
+    { W_DOWN, "ffn_down", DIM_MODEL, DIM_FFN },
+};
+
+/* Architectures whose forward pass is the one of model.c. */
+static const struct family { const char *arch; } families[] = {
+    { "llama" },
+};
+
+struct source {
+    struct mat *mat;
+    const struct gguf_tensor *tensor;
+};
+
+struct loading {
+    struct model *m;
+    const struct gguf *file;
+    struct err *err;
+    uint32_t dims[N_DIMS];
+    struct source *sources;     /* matrices to pack */
+    const struct gguf_tensor **used;
+    size_t n_sources, n_used, max_used;
+};
+
+static int fail(const struct loading *l, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int fail(const struct loading *l, int code, const char *fmt, ...)
+{
+    char text[ERR_TEXT];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return err_set(l->err, code, "%s: %s", gguf_path(l->file), text);
+}
+
+/* ---- metadata -------------------------------------------------------- */
+
+static const char *key_of(const struct loading *l, const char *rest, char *buf)
+{
+    snprintf(buf, NAME_SIZE, "%s.%s", l->m->shape.arch, rest);
+    return buf;
+}
+
+/* An integer within [min, max]; `absent` when the key is not there, or an error
+ * when absent is 0. */
+static int read_u32(const struct loading *l, const char *rest, uint32_t absent, uint32_t min,
+                    uint32_t max, uint32_t *ret)
+{
+    char key[NAME_SIZE];
+    uint32_t v = absent;
+    int r = gguf_u32(l->file, key_of(l, rest, key), &v, l->err);
+
+    if (r < 0)
+        return r;
+    if (r == GGUF_ABSENT && absent == 0)
+        return fail(l, -EINVAL, "%s is missing", key);
+    if (v < min || v > max)
+        return fail(l, -ENOTSUP, "%s: %u is not between %u and %u", key, v, min, max);
+    *ret = v;
+    return 0;
+}
+
+static int read_f32(const struct loading *l, const char *rest, float absent, float *ret)
+{
+    char key[NAME_SIZE];
+    float v = absent;
+    int r = gguf_f32(l->file, key_of(l, rest, key), &v, l->err);
+
+    if (r < 0)
+        return r;
+    if (r == GGUF_ABSENT && absent == 0)
+        return fail(l, -EINVAL, "%s is missing", key);
+    if (!isfinite(v) || v <= 0)
+        return fail(l, -EINVAL, "%s: %g is not above 0", key, (double)v);
+    *ret = v;
+    return 0;
+}
+
+static int read_arch(struct loading *l)
+{
+    struct model_shape *s = &l->m->shape;
+    int r = gguf_text(l->file, "general.architecture", s->arch, sizeof s->arch, l->err);
+
+    if (r < 0)
+        return r;
+    if (r == GGUF_ABSENT)
+        return fail(l, -EINVAL, "general.architecture is missing");
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (strcmp(s->arch, families[i].arch) == 0)
+            return 0;
+    return fail(l, -ENOTSUP, "architecture \"%s\" is not supported", s->arch);
+}
+
+static int read_heads(struct loading *l)
+{
+    struct model_shape *s = &l->m->shape;
+    uint32_t value_dim;
+    int r;
+
+    if ((r = read_u32(l, "attention.head_count", 0, 1, MAX_HEADS, &s->n_heads)) ||
+        (r = read_u32(l, "attention.head_count_kv", s->n_heads, 1, MAX_HEADS, &s->n_kv_heads)))
+        return r;
+    if (s->n_heads % s->n_kv_heads)
+        return fail(l, -EINVAL, "%u query heads can not share %u key/value heads evenly", s->n_heads,
+                    s->n_kv_heads);
+    if ((r = read_u32(l, "attention.key_length", s->dim / s->n_heads, 1, MAX_HEAD_DIM, &s->head_dim)) ||
+        (r = read_u32(l, "attention.value_length", s->head_dim, 1, MAX_HEAD_DIM, &value_dim)))
+        return r;
+    if (value_dim != s->head_dim || s->head_dim % KERNEL_LANES)
+        return fail(l, -ENOTSUP, "heads of %u with values of %u are not supported: both must be one "
+                    "multiple of %d", s->head_dim, value_dim, KERNEL_LANES);
+    if ((uint64_t)s->n_heads * s->head_dim > MAX_WIDTH)
+        return fail(l, -ENOTSUP, "%u heads of %u are wider than %d", s->n_heads, s->head_dim, MAX_WIDTH);
+    return 0;
+}
+
+static int read_shape(struct loading *l)
+{
+    struct model_shape *s = &l->m->shape;
+    uint32_t experts;
+    int r;
+
+    if ((r = read_arch(l)) || (r = read_u32(l, "block_count", 0, 1, MAX_LAYERS, &s->n_layers)) ||
+        (r = read_u32(l, "embedding_length", 0, 1, MAX_WIDTH, &s->dim)) ||
+        (r = read_u32(l, "feed_forward_length", 0, 1, MAX_WIDTH, &s->ffn_dim)) ||
+        (r = read_u32(l, "context_length", 0, 1, INT32_MAX, &s->n_ctx_train)) ||
+        (r = read_f32(l, "attention.layer_norm_rms_epsilon", 0, &s->rms_eps)) ||
+        (r = read_f32(l, "rope.freq_base", 10000, &s->rope_theta)) || (r = read_heads(l)))
+        return r;
+    if ((r = read_u32(l, "expert_count", 1, 0, UINT32_MAX, &experts)))
+        return r;
+    return experts > 1 ? fail(l, -ENOTSUP, "a model of %u experts is not supported", experts) : 0;
+}
+
+/* ---- tensors --------------------------------------------------------- */
+
+static const struct gguf_tensor *take(struct loading *l, const char *name)
+{
+    const struct gguf_tensor *t = gguf_tensor(l->file, name);
+
+    if (t && l->n_used < l->max_used)
+        l->used[l->n_used++] = t;
+    return t;
+}
+
+static int check_dims(const struct loading *l, const struct gguf_tensor *t, uint64_t rows, uint64_t cols)
+{
+    if (t->dims[0] == cols && t->dims[1] == rows && t->dims[2] == 1 && t->dims[3] == 1)
+        return 0;
+    return fail(l, -EINVAL, "tensor \"%s\" is %llu x %llu x %llu x %llu where %llu x %llu is expected",
+                t->name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
+                (unsigned long long)t->dims[2], (unsigned long long)t->dims[3],
+                (unsigned long long)cols, (unsigned long long)rows);
+}
+
+static int refuse_type(const struct loading *l, const struct gguf_tensor *t)
+{
+    return fail(l, -ENOTSUP, "tensor \"%s\": type %s is not supported", t->name,
+                ggml_type_facts(t->type)->name);
+}
+
+static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t cols, struct mat *mat)
+{
+    const struct gguf_tensor *t = take(l, name);
+    enum mat_type type;
+    int r;
+
+    if (!t)
+        return fail(l, -EINVAL, "tensor \"%s\" is missing", name);
+    if ((r = check_dims(l, t, rows, cols)))
+        return r;
+    if (!mat_type_of(t->type, &type))
+        return refuse_type(l, t);
+    if (!mat_init(mat, type, rows, cols))
+        return fail(l, -EINVAL, "tensor \"%s\": %u rows of %u are too many", name, rows, cols);
+    l->sources[l->n_sources++] = (struct source){ mat, t };
+    return 0;
+}
+
+/* A vector of n, with zeros up to a whole block. GGUF_ABSENT when it is not there. */
+static int take_vector(struct loading *l, const char *name, uint32_t n, float **ret)
+{
+    const struct gguf_tensor *t = take(l, name);
+    enum mat_type type;
+    int r;
+
+    if (!t)
+        return GGUF_ABSENT;
+    if ((r = check_dims(l, t, 1, n)))
+        return r;
+    if (!mat_type_of(t->type, &type) || mat_type_quantised(type))
+        return refuse_type(l, t);
+    *ret = arena_array(l->m->arena, n + KERNEL_BLOCK, sizeof **ret);
+    if (!*ret)
+        return fail(l, -ENOMEM, "no memory for tensor \"%s\"", name);
+    mat_floats(type, t->data, n, *ret);
+    return 0;
+}
+
+static int take_norm(struct loading *l, const char *name, float **ret)
+{
+    int r = take_vector(l, name, l->m->shape.dim, ret);
+
+    return r == GGUF_ABSENT ? fail(l, -EINVAL, "tensor \"%s\" is missing", name) : r;
+}
+
+static void want(struct need *need, const struct mat *mat)
+{
+    if (mat_type_quantised(mat->type))
+        need->quantised = true;
+    else
+        need->floats = true;
+}
+
+static int take_layer(struct loading *l, uint32_t i, struct layer *layer)
+{
+    struct need *needs[N_WEIGHTS] = { &layer->attn, &layer->attn, &layer->attn, &layer->o,
+                                      &layer->ffn,  &layer->ffn,  &layer->down };
+    char name[NAME_SIZE];
+    int r;
+
+    snprintf(name, sizeof name, "blk.%u.attn_norm.weight", i);
+    if ((r = take_norm(l, name, &layer->attn_norm)))
+        return r;
+    snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", i);
+    if ((r = take_norm(l, name, &layer->ffn_norm)))
+        return r;
+    for (size_t w = 0; w < N_WEIGHTS; w++) {
+        struct weight *weight = &layer->w[layer_mats[w].id];
+        uint32_t rows = l->dims[layer_mats[w].rows];
+
+        snprintf(name, sizeof name, "blk.%u.%s.weight", i, layer_mats[w].name);
+        if ((r = take_mat(l, name, rows, l->dims[layer_mats[w].cols], &weight->mat)))
+            return r;
+        want(needs[layer_mats[w].id], &weight->mat);
+        snprintf(name, sizeof name, "blk.%u.%s.bias", i, layer_mats[w].name);
+        if ((r = take_vector(l, name, rows, &weight->bias)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int refuse_unknown_tensors(const struct loading *l)
+{
+    for (size_t i = 0; i < gguf_n_tensors(l->file); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(l->file, i);
+        bool known = false;
+
+        for (size_t j = 0; j < l->n_used && !known; j++)
+            known = l->used[j] == t;
+        if (!known)
+            return fail(l, -ENOTSUP, "tensor \"%s\" has no place in architecture \"%s\"", t->name,
+                        l->m->shape.arch);
+    }
+    return 0;
+}
+
+/* Embedding and output matrix. The vocabulary is as long as the embedding. */
+static int take_ends(struct loading *l)
+{
+    const struct gguf_tensor *embd = gguf_tensor(l->file, "token_embd.weight");
+    struct model *m = l->m;
+    int r;
+
+    if (!embd)
+        return fail(l, -EINVAL, "tensor \"token_embd.weight\" is missing");
+    if (embd->dims[1] > MAX_VOCAB)
+        return fail(l, -ENOTSUP, "a vocabulary of %llu is above %d", (unsigned long long)embd->dims[1],
+                    MAX_VOCAB);
+    m->shape.vocab_size = (uint32_t)embd->dims[1];
+    if ((r = take_mat(l, "token_embd.weight", m->shape.vocab_size, m->shape.dim, &m->embd)) ||
+        (r = take_norm(l, "output_norm.weight", &m->out_norm)))
+        return r;
+    if (gguf_tensor(l->file, "output.weight") &&
+        (r = take_mat(l, "output.weight", m->shape.vocab_size, m->shape.dim, &m->out)))
+        return r;
+    want(&m->out_need, m->out.rows ? &m->out : &m->embd);
+    return 0;
+}
+
+static int take_tensors(struct loading *l)
+{
+    struct model *m = l->m;
+    const struct model_shape *s = &m->shape;
+    const size_t n_mats = (size_t)s->n_layers * N_WEIGHTS + 2;
+    int r;
+
+    l->dims[DIM_MODEL] = s->dim;
+    l->dims[DIM_Q] = s->n_heads * s->head_dim;
+    l->dims[DIM_KV] = s->n_kv_heads * s->head_dim;
+    l->dims[DIM_FFN] = s->ffn_dim;
+    l->max_used = 2 * n_mats + 2 * (size_t)s->n_layers + 4;
+    l->sources = calloc(n_mats, sizeof *l->sources);
+    l->used = calloc(l->max_used, sizeof *l->used);
+    m->layers = arena_array(m->arena, s->n_layers, sizeof *m->layers);
+    if (!l->sources || !l->used || !m->layers)
+        return fail(l, -ENOMEM, "no memory for %u layers", s->n_layers);
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if ((r = take_layer(l, i, &m->layers[i])))
+            return r;
+    return take_ends(l);
+}
+
+/* ---- position -------------------------------------------------------- */
+
+static int check_rope_scaling(const struct loading *l, float *ret_divide)
+{
+    char key[NAME_SIZE], kind[32];
+    int r = gguf_text(l->file, key_of(l, "rope.scaling.type", key), kind, sizeof kind, l->err);
+
+    *ret_divide = 1;
+    if (r < 0)
+        return r;
+    if (r == GGUF_ABSENT)
+        return read_f32(l, "rope.scale_linear", 1, ret_divide);
+    if (strcmp(kind, "none") == 0)
+        return 0;
+    if (strcmp(kind, "linear") == 0)
+        return read_f32(l, "rope.scaling.factor", 1, ret_divide);
+    return fail(l, -ENOTSUP, "%s: \"%s\" is not supported", key, kind);
+}
+
+/* Radians a position for each pair of a head; 0 for pairs that do not turn. */
+static int make_freq(struct loading *l)
+{
+    struct model *m = l->m;
+    const uint32_t hd = m->shape.head_dim;
+    float *factors = NULL, divide;
+    uint32_t turned;
+    int r;
+
+    if ((r = read_u32(l, "rope.dimension_count", hd, 1, hd, &turned)) ||
+        (r = check_rope_scaling(l, &divide)) ||
+        (r = take_vector(l, "rope_freqs.weight", turned / 2, &factors)) < 0)
+        return r;
+    m->freq = arena_array(m->arena, hd / 2, sizeof *m->freq);
+    if (!m->freq)
+        return fail(l, -ENOMEM, "no memory for %u frequencies", hd / 2);
+    for (uint32_t i = 0; i < turned / 2; i++) {
+        m->freq[i] = pow((double)m->shape.rope_theta, -2.0 * i / turned) / (double)divide;
+        if (factors)
+            m->freq[i] /= (double)factors[i];
+    }
+    m->attn_scale = 1.0f / sqrtf((float)hd);
+    return 0;
+}
+
+/* ---- packing --------------------------------------------------------- */
+
+struct packing {
+    const struct source *source;
+    uint32_t threads;
+};
+
+static void pack_part(void *arg, uint32_t thread)
+{
+    const struct packing *p = arg;
+    uint32_t from, to;
+
+    pool_range(p->source->mat->n_groups, thread, p->threads, &from, &to);
+    mat_pack(p->source->mat, p->source->tensor->data, from, to);
+}
+
+static int pack_all(struct loading *l)
+{
+    struct model *m = l->m;
+    size_t at = 0;
+
+    for (size_t i = 0; i < l->n_sources; i++)
+        if (__builtin_add_overflow(m->weights_bytes, mat_bytes(l->sources[i].mat), &m->weights_bytes))
+            return fail(l, -EINVAL, "its matrices are too large to count");
+    m->weights = slab_map(m->weights_bytes);
+    if (!m->weights)
+        return fail(l, -ENOMEM, "no memory for %zu bytes of weights", m->weights_bytes);
+    for (size_t i = 0; i < l->n_sources; i++) {
+        struct packing p = { &l->sources[i], pool_threads(m->pool) };
+
+        p.source->mat->w = (uint8_t *)m->weights + at;
+        at += mat_bytes(p.source->mat);
+        pool_run(m->pool, pack_part, &p);
+        gguf_release(l->file, p.source->tensor);
+        if (m->pulse)
+            atomic_fetch_add_explicit(&m->pulse->beats, 1, memory_order_relaxed);
+    }
+    if (m->out.rows == 0)
+        m->out = m->embd;
+    return 0;
+}
+
+/* ---- scratch --------------------------------------------------------- */
+
+/* Lays out the scratch: first to count, then with a base. */
+struct layout {
+    uint8_t *base;
+    size_t at;
+};
+
+static void *place(struct layout *l, size_t n, size_t size)
+{
+    void *p = l->base ? l->base + l->at : NULL;
+
+    l->at += (n * size + 63) & ~(size_t)63;
+    return p;
+}
+
+static void place_acts(struct layout *l, uint32_t rows, uint32_t k, struct acts *a)
+{
+    const size_t n_blocks = (size_t)rows * (k / KERNEL_BLOCK);
+
+    a->k = k;
+    a->q = place(l, (size_t)rows * k, 1);
+    a->d = place(l, n_blocks, sizeof *a->d);
+    a->s = place(l, n_blocks, sizeof *a->s);
+    a->sum = place(l, n_blocks, sizeof *a->sum);
+    a->f = place(l, (size_t)rows * k, sizeof *a->f);
+}
+
+static void place_rows(struct layout *l, const struct model *m, uint32_t n, struct rows *r)
+{
+    r->x = place(l, (size_t)n * m->dim, sizeof *r->x);
+    r->rope_c = place(l, (size_t)n * m->shape.head_dim, sizeof *r->rope_c);
+    r->rope_s = place(l, (size_t)n * m->shape.head_dim, sizeof *r->rope_s);
+    place_acts(l, n, m->dim, &r->in);
+    place_acts(l, n, m->attn, &r->att);
+}
+
+static void place_all(struct model *m, struct layout *l)
+{
+    const struct model_shape *s = &m->shape;
+    const size_t rows = MODEL_MAX_ROWS, qkv = (size_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
+    size_t widest = m->ffn > m->dim ? m->ffn : m->dim;
+
+    if (widest < m->slot_floats)
+        widest = m->slot_floats;
+    place_rows(l, m, MODEL_MAX_ROWS, &m->rows);
+    place_acts(l, MODEL_MAX_ROWS, m->ffn, &m->mid);
+    m->y = place(l, rows * m->dim, sizeof *m->y);
+    m->qkv = place(l, rows * qkv, sizeof *m->qkv);
+    m->gate = place(l, rows * m->ffn, sizeof *m->gate);
+    m->up = place(l, rows * m->ffn, sizeof *m->up);
+    m->tail = place(l, rows * KERNEL_LANES, sizeof *m->tail);
+    m->slots = place(l, MODEL_SLOTS * m->slot_floats, sizeof *m->slots);
+    m->rooms = place(l, pool_threads(m->pool), sizeof *m->rooms);
+    for (uint32_t t = 0; t < pool_threads(m->pool); t++) {
+        struct worker_room unused, *room = m->rooms ? &m->rooms[t] : &unused;
+
+        place_rows(l, m, MODEL_COPIED_ROWS, &room->rows);
+        room->row = place(l, widest, sizeof *room->row);
+        room->part = place(l, m->slot_floats, sizeof *room->part);
+    }
+    for (size_t i = 0; l->base && i < rows; i++) {
+        m->y_rows[i] = m->y + i * m->dim;
+        m->qkv_rows[i] = m->qkv + i * qkv;
+        m->gate_rows[i] = m->gate + i * m->ffn;
+        m->up_rows[i] = m->up + i * m->ffn;
+        m->tail_rows[i] = m->tail + i * KERNEL_LANES;
+    }
+}
+
+static uint32_t padded(uint32_t n) { return (n + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK; }
+
+static int make_scratch(struct loading *l)
+{
+    struct model *m = l->m;
+    const struct model_shape *s = &m->shape;
+    struct layout layout = { 0 };
+
+    m->dim = padded(s->dim);
+    m->attn = padded(s->n_heads * s->head_dim);
+    m->ffn = padded(s->ffn_dim);
+    m->group = s->n_heads / s->n_kv_heads;
+    m->slot_floats = ((size_t)m->group * (s->head_dim + 2) + 15) & ~(size_t)15;
+    place_all(m, &layout);
+    m->scratch_bytes = layout.at;
+    m->scratch = slab_map(m->scratch_bytes);
+    if (!m->scratch)
+        return fail(l, -ENOMEM, "no memory for %zu bytes of scratch", m->scratch_bytes);
+    layout = (struct layout){ .base = m->scratch };
+    place_all(m, &layout);
+    return 0;
+}
+
+int model_load(struct model *m, const struct gguf *file, struct err *err)
+{
+    struct loading l = { .m = m, .file = file, .err = err };
+    int r;
+
+    m->arena = arena_new(0);
+    if (!m->arena)
+        return fail(&l, -ENOMEM, "no memory");
+    if ((r = read_shape(&l)) == 0 && (r = take_tensors(&l)) == 0 && (r = make_freq(&l)) == 0 &&
+        (r = refuse_unknown_tensors(&l)) == 0 && (r = make_scratch(&l)) == 0)
+        r = pack_all(&l);
+    free(l.sources);
+    free(l.used);
+    return r;
+}

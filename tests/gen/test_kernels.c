@@ -1,0 +1,457 @@
+/* Every table against its scalar twin: integer parts exactly, floats within what
+ * another order of the same sums may cost. */
+#include "base/err.h"
+#include "gen/cpu/half.h"
+#include "gen/cpu/kernels.h"
+#include "gen/cpu/pack.h"
+#include "loaders/gguf.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_ROWS = 33, MAX_K = 608, OUT = 48, WEIGHT_ROWS = 41 };
+
+static const uint32_t ggml_types[MAT_TYPES] = {
+    [MAT_F32] = GGML_F32,   [MAT_F16] = GGML_F16,   [MAT_BF16] = GGML_BF16,
+    [MAT_Q4_0] = GGML_Q4_0, [MAT_Q4_1] = GGML_Q4_1, [MAT_Q8_0] = GGML_Q8_0,
+};
+
+static uint64_t seed;
+
+static uint32_t random_bits(void)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+
+static float random_float(void) { return ((float)(random_bits() % 20001) - 10000) / 10000; }
+
+/* A file's rows of random weights; unit: every scale is 1 and every minimum -2. */
+static void random_weights(enum mat_type type, uint8_t *file, size_t bytes, bool unit)
+{
+    const struct ggml_type_facts *f = ggml_type_facts(ggml_types[type]);
+
+    for (size_t i = 0; i < bytes; i++)
+        file[i] = (uint8_t)random_bits();
+    for (size_t at = 0; at < bytes; at += f->block_bytes) {
+        const uint16_t d = f16_of_f32(unit ? 1 : random_float() / 16), m = f16_of_f32(unit ? -2 : random_float());
+        const float x = unit ? (float)(random_bits() % 15) - 7 : random_float();
+        const uint16_t half = f16_of_f32(x), brain = (uint16_t)(bits_of_float(x) >> 16);
+
+        if (type == MAT_F32)
+            memcpy(file + at, &x, 4);
+        else if (type == MAT_F16 || type == MAT_BF16)
+            memcpy(file + at, type == MAT_F16 ? &half : &brain, 2);
+        else
+            memcpy(file + at, &d, 2);
+        if (type == MAT_Q4_1)
+            memcpy(file + at + 2, &m, 2);
+    }
+}
+
+struct product {
+    struct mat mat;
+    struct acts x;
+    float *y[MAX_ROWS];
+};
+
+static void *zeroed(size_t n)
+{
+    void *p = aligned_alloc(64, (n + 63) & ~(size_t)63);
+
+    cr_assert(ne(ptr, p, NULL));
+    memset(p, 0, (n + 63) & ~(size_t)63);
+    return p;
+}
+
+static void product_init(struct product *p, enum mat_type type, uint32_t cols, bool unit)
+{
+    const struct ggml_type_facts *f = ggml_type_facts(ggml_types[type]);
+    const size_t bytes = (size_t)WEIGHT_ROWS * (cols / f->block) * f->block_bytes;
+    CLEANUP(mem_free) uint8_t *file = malloc(bytes);
+    uint32_t k, n_blocks;
+
+    cr_assert(ne(ptr, file, NULL));
+    cr_assert(mat_init(&p->mat, type, WEIGHT_ROWS, cols));
+    k = p->x.k = p->mat.k;
+    n_blocks = k / KERNEL_BLOCK;
+    p->mat.w = zeroed(mat_bytes(&p->mat));
+    random_weights(type, file, bytes, unit);
+    mat_pack(&p->mat, file, 0, 1);                  /* in two parts, as two threads do */
+    mat_pack(&p->mat, file, 1, p->mat.n_groups);
+    p->x.q = zeroed((size_t)MAX_ROWS * k);
+    p->x.d = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
+    p->x.s = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
+    p->x.sum = zeroed(sizeof(int32_t) * MAX_ROWS * n_blocks);
+    p->x.f = zeroed(sizeof(float) * MAX_ROWS * k);
+    for (uint32_t r = 0; r < MAX_ROWS; r++) {
+        float *row = p->x.f + (size_t)r * k;
+
+        for (uint32_t i = 0; i < cols; i++)
+            row[i] = unit ? (float)(random_bits() % 255) - 127 : random_float();
+        for (uint32_t b = 0; unit && b < cols / KERNEL_BLOCK; b++)
+            row[b * KERNEL_BLOCK] = 127;            /* so that every scale is 1 */
+        kernels_scalar.quantise(row, k, p->x.q + (size_t)r * k, p->x.d + r * n_blocks,
+                                p->x.s + r * n_blocks, p->x.sum + r * n_blocks);
+        p->y[r] = zeroed(sizeof(float) * OUT);
+    }
+}
+
+static void product_fini(struct product *p)
+{
+    free(p->mat.w);
+    free(p->x.q);
+    free(p->x.d);
+    free(p->x.s);
+    free(p->x.sum);
+    free(p->x.f);
+    for (uint32_t r = 0; r < MAX_ROWS; r++)
+        free(p->y[r]);
+}
+
+static void multiply(struct product *p, const struct kernels *k, uint32_t n_rows)
+{
+    struct mul m = { .w = p->mat.w, .group_bytes = p->mat.group_bytes, .n_groups = p->mat.n_groups,
+                     .x = &p->x, .n_rows = n_rows, .y = p->y };
+
+    k->mul[p->mat.type](&m);
+}
+
+static void keep(const struct product *p, float *to)
+{
+    for (uint32_t r = 0; r < MAX_ROWS; r++)
+        memcpy(to + r * OUT, p->y[r], OUT * sizeof(float));
+}
+
+static const uint32_t some_cols[] = { 32, 96, 576, 608 };
+
+Test(kernels, integer_parts_are_those_of_the_scalar_twin_to_the_bit)
+{
+    static float want[MAX_ROWS * OUT];
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int type = 0; type < MAT_TYPES; type++)
+            for (size_t c = 0; c < 3; c++) {
+                struct product p;
+
+                product_init(&p, (enum mat_type)type, some_cols[c], true);
+                multiply(&p, &kernels_scalar, MAX_ROWS);
+                keep(&p, want);
+                multiply(&p, kernels_at(i), MAX_ROWS);
+                for (uint32_t r = 0; r < MAX_ROWS; r++)
+                    cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))),
+                              "%s type %d cols %u row %u", kernels_at(i)->name, type, some_cols[c], r);
+                product_fini(&p);
+            }
+}
+
+Test(kernels, products_are_close_to_the_scalar_twin)
+{
+    static float want[MAX_ROWS * OUT];
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int type = 0; type < MAT_TYPES; type++)
+            for (size_t c = 0; c < 4; c++) {
+                struct product p;
+
+                product_init(&p, (enum mat_type)type, some_cols[c], false);
+                multiply(&p, &kernels_scalar, MAX_ROWS);
+                keep(&p, want);
+                multiply(&p, kernels_at(i), MAX_ROWS);
+                for (uint32_t r = 0; r < MAX_ROWS; r++)
+                    for (int o = 0; o < OUT; o++)
+                        cr_assert(le(dbl, fabs((double)p.y[r][o] - (double)want[r * OUT + o]), 2e-4),
+                                  "%s type %d cols %u row %u out %d", kernels_at(i)->name, type,
+                                  some_cols[c], r, o);
+                product_fini(&p);
+            }
+}
+
+/* The scalar twin itself against rows read back and summed in double precision. */
+Test(kernels, the_scalar_twin_multiplies_what_the_rows_say)
+{
+    static float row[MAX_K];
+
+    for (int type = 0; type < MAT_TYPES; type++) {
+        struct product p;
+        const bool quantised = mat_type_quantised((enum mat_type)type);
+
+        product_init(&p, (enum mat_type)type, 96, false);
+        multiply(&p, &kernels_scalar, 3);
+        for (uint32_t o = 0; o < WEIGHT_ROWS; o++) {
+            mat_row(&p.mat, o, row);
+            for (uint32_t r = 0; r < 3; r++) {
+                double sum = 0;
+
+                for (uint32_t i = 0; i < 96; i++)
+                    sum += (double)row[i] *
+                           (quantised ? (double)p.x.q[r * 96 + i] * (double)p.x.d[r * 3 + i / 32]
+                                      : (double)p.x.f[r * 96 + i]);
+                cr_assert(le(dbl, fabs(sum - (double)p.y[r][o]), 1e-4), "type %d row %u", type, o);
+            }
+        }
+        for (uint32_t o = WEIGHT_ROWS; o < OUT; o++)
+            cr_assert(zero(flt, p.y[0][o]));
+        product_fini(&p);
+    }
+}
+
+Test(kernels, a_row_is_the_same_to_the_bit_whatever_else_is_in_the_call)
+{
+    static const uint32_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 17, 32 };
+    static float want[MAX_ROWS * OUT];
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int type = 0; type < MAT_TYPES; type++) {
+            struct product p;
+
+            product_init(&p, (enum mat_type)type, 608, false);
+            multiply(&p, kernels_at(i), MAX_ROWS);
+            keep(&p, want);
+            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+                multiply(&p, kernels_at(i), counts[c]);
+                for (uint32_t r = 0; r < counts[c]; r++)
+                    cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))),
+                              "%s type %d: row %u of %u", kernels_at(i)->name, type, r, counts[c]);
+            }
+            product_fini(&p);
+        }
+}
+
+Test(kernels, extreme_weights_and_activations_do_not_saturate)
+{
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int type = MAT_Q4_0; type < MAT_TYPES; type++)
+            for (int sign = -1; sign <= 1; sign += 2) {
+                struct product p;
+                double w, want;
+
+                product_init(&p, (enum mat_type)type, 96, true);
+                /* The lowest and the highest weight: bytes of 0x00 and 0xff. */
+                for (int high = 0; high < 2; high++) {
+                    for (uint32_t b = 0; b < 3; b++) {
+                        uint8_t *q = (uint8_t *)(type == MAT_Q4_0   ? pack_q4_0_quants(p.mat.w, b)
+                                                 : type == MAT_Q4_1 ? pack_q4_1_quants(p.mat.w, b)
+                                                                    : pack_q8_0_quants(p.mat.w, b));
+
+                        memset(q, high ? 0xff : 0, type == MAT_Q8_0 ? 512 : 256);
+                    }
+                    for (uint32_t k = 0; k < 96; k++)
+                        p.x.f[k] = (float)(sign * 127);
+                    kernels_at(i)->quantise(p.x.f, 96, p.x.q, p.x.d, p.x.s, p.x.sum);
+                    multiply(&p, kernels_at(i), 1);
+                    w = type == MAT_Q8_0 ? (high ? 127 : -128) : (high ? 15 : 0) - (type == MAT_Q4_0 ? 8 : 2);
+                    want = w * 96 * sign * 127;
+                    cr_expect(eq(dbl, (double)p.y[0][0], want), "%s type %d", kernels_at(i)->name, type);
+                }
+                product_fini(&p);
+            }
+}
+
+Test(kernels, activations_are_quantised_alike_everywhere)
+{
+    float x[MAX_K];
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int pass = 0; pass < 50; pass++) {
+            int8_t q[2][MAX_K];
+            float d[2][MAX_K / 32], s[2][MAX_K / 32];
+            int32_t sum[2][MAX_K / 32];
+
+            for (int k = 0; k < MAX_K; k++)
+                x[k] = k / 32 == 3 ? 0 : random_float() * powf(10, (float)(pass % 9) - 4);
+            kernels_scalar.quantise(x, MAX_K, q[0], d[0], s[0], sum[0]);
+            kernels_at(i)->quantise(x, MAX_K, q[1], d[1], s[1], sum[1]);
+            cr_assert(zero(int, memcmp(q[0], q[1], sizeof q[0])));
+            cr_assert(zero(int, memcmp(d[0], d[1], sizeof d[0])));
+            cr_assert(zero(int, memcmp(s[0], s[1], sizeof s[0])));
+            cr_assert(zero(int, memcmp(sum[0], sum[1], sizeof sum[0])));
+            cr_assert(zero(int, sum[1][3]));
+        }
+}
+
+Test(kernels, halves_are_rounded_alike_everywhere)
+{
+    for (size_t i = 0; kernels_at(i); i++)
+        for (uint32_t bits = 0; bits < 0x10000; bits += KERNEL_LANES) {
+            float x[3 * KERNEL_LANES];
+            uint16_t want[3 * KERNEL_LANES], got[3 * KERNEL_LANES];
+
+            for (uint32_t j = 0; j < KERNEL_LANES; j++) {
+                const float f = f16_to_f32((uint16_t)(bits + j));
+
+                x[j] = f;
+                x[KERNEL_LANES + j] = f * (1 + (float)(random_bits() % 1024) / 1048576);
+                x[2 * KERNEL_LANES + j] = float_of_bits(random_bits() << 1 | (j & 1));
+            }
+            kernels_scalar.to_f16(x, 3 * KERNEL_LANES, want);
+            kernels_at(i)->to_f16(x, 3 * KERNEL_LANES, got);
+            for (int j = 0; j < 3 * KERNEL_LANES; j++)
+                if (!isnan(x[j]))
+                    cr_assert(eq(u16, got[j], want[j]), "%a", (double)x[j]);
+                else
+                    cr_assert(gt(u16, got[j] & 0x7fff, 0x7c00));
+            for (uint32_t j = 0; j < KERNEL_LANES; j++)
+                if (!isnan(x[j]))
+                    cr_assert(eq(u16, want[j], bits + j));
+        }
+}
+
+static void expect_close(const char *what, const struct kernels *k, const float *a, const float *b, uint32_t n,
+                         double by)
+{
+    for (uint32_t i = 0; i < n; i++)
+        cr_assert(le(dbl, fabs((double)a[i] - (double)b[i]), by * (1 + fabs((double)b[i]))), "%s of %s at %u: %g %g",
+                  what, k->name, i, (double)a[i], (double)b[i]);
+}
+
+Test(kernels, work_on_rows_is_close_to_the_scalar_twin)
+{
+    float x[MAX_K], y[MAX_K], a[MAX_K], b[MAX_K], c[MAX_K], s[MAX_K];
+
+    for (int i = 0; i < MAX_K; i++) {
+        x[i] = 30 * random_float();
+        y[i] = random_float();
+        c[i] = cosf((float)(i / 2));
+        s[i] = (i % 2 ? 1 : -1) * sinf((float)(i / 2));
+    }
+    for (size_t i = 0; kernels_at(i); i++) {
+        const struct kernels *k = kernels_at(i);
+
+        kernels_scalar.rms_norm(x, y, MAX_K, MAX_K - 20, 1e-5f, a);
+        k->rms_norm(x, y, MAX_K, MAX_K - 20, 1e-5f, b);
+        expect_close("rms_norm", k, b, a, MAX_K, 1e-5);
+        kernels_scalar.silu_mul(x, y, MAX_K, a);
+        k->silu_mul(x, y, MAX_K, b);
+        expect_close("silu_mul", k, b, a, MAX_K, 1e-5);
+        memcpy(a, x, sizeof a);
+        memcpy(b, x, sizeof b);
+        kernels_scalar.rope(a, c, s, MAX_K);
+        k->rope(b, c, s, MAX_K);
+        expect_close("rope", k, b, a, MAX_K, 1e-5);
+        kernels_scalar.add(a, y, MAX_K);
+        k->add(b, y, MAX_K);
+        kernels_scalar.scale(a, 0.3f, MAX_K);
+        k->scale(b, 0.3f, MAX_K);
+        expect_close("add and scale", k, b, a, MAX_K, 1e-5);
+    }
+}
+
+Test(kernels, what_is_not_a_number_stays_visible)
+{
+    float x[KERNEL_BLOCK], one[KERNEL_BLOCK], out[KERNEL_BLOCK];
+
+    for (int i = 0; i < KERNEL_BLOCK; i++) {
+        x[i] = i == 3 ? NAN : -1000;
+        one[i] = 1;
+    }
+    for (size_t i = 0; kernels_at(i); i++) {
+        kernels_at(i)->silu_mul(x, one, KERNEL_BLOCK, out);
+        cr_expect(isnan(out[3]));
+        cr_expect(le(dbl, fabs((double)out[4]), 1e-30));
+    }
+}
+
+/* ---- attention ------------------------------------------------------- */
+
+enum { HEAD = 80, QUERIES = 7, PAGES = KERNEL_SPAN / KERNEL_PAGE };
+
+Test(kernels, attention_over_any_number_of_positions_is_close_to_the_scalar_twin)
+{
+    const size_t stride = 2 * HEAD * KERNEL_PAGE + 32;
+    static uint16_t kv[PAGES * (2 * HEAD * KERNEL_PAGE + 32)];
+    static float q[QUERIES * HEAD], o[2][QUERIES * HEAD], max[2][QUERIES], sum[2][QUERIES];
+    const uint32_t pages[PAGES] = { 3, 1, 7, 0, 2, 6, 5, 4 };
+
+    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
+        kv[i] = f16_of_f32(random_float());
+    for (int i = 0; i < QUERIES * HEAD; i++)
+        q[i] = 3 * random_float();
+    for (uint32_t n = 1; n <= KERNEL_SPAN; n++) {
+        struct attend a = { .q = q, .n_q = 1 + n % QUERIES, .head_dim = n % 3 ? HEAD : 64, .kv = kv,
+                            .page_stride = stride, .pages = pages, .n = n, .scale = 0.2f };
+
+        /* What lies behind n in its page must not matter. */
+        kv[pages[(n - 1) / KERNEL_PAGE] * stride + (n - 1) % KERNEL_PAGE] = f16_of_f32(2);
+        a.max = max[0], a.sum = sum[0], a.o = o[0];
+        kernels_scalar.attend(&a);
+        for (size_t i = 0; kernels_at(i); i++) {
+            a.max = max[1], a.sum = sum[1], a.o = o[1];
+            kernels_at(i)->attend(&a);
+            expect_close("max", kernels_at(i), max[1], max[0], a.n_q, 1e-5);
+            expect_close("sum", kernels_at(i), sum[1], sum[0], a.n_q, 1e-5);
+            expect_close("o", kernels_at(i), o[1], o[0], a.n_q * a.head_dim, 1e-5);
+        }
+    }
+}
+
+Test(kernels, attention_does_not_see_positions_that_are_not_there)
+{
+    const uint32_t page = 0;
+    static uint16_t kv[2 * 16 * KERNEL_PAGE];
+    float q[16], o[16], max, sum;
+
+    for (int i = 0; i < 16; i++)
+        q[i] = 1;
+    for (int i = 0; i < 2 * 16 * KERNEL_PAGE; i++)
+        kv[i] = 0x7e00;                             /* NaN: nothing was ever written */
+    for (int i = 0; i < 16; i++)
+        for (int t = 0; t < 2; t++) {
+            kv[i * KERNEL_PAGE + t] = f16_of_f32(0.5f);
+            kv[16 * KERNEL_PAGE + t * 16 + i] = f16_of_f32((float)t);
+        }
+    for (size_t i = 0; kernels_at(i); i++) {
+        kernels_at(i)->attend(&(struct attend){ .q = q, .n_q = 1, .head_dim = 16, .kv = kv, .page_stride = 512,
+                                                .pages = &page, .n = 2, .scale = 1, .max = &max, .sum = &sum,
+                                                .o = o });
+        cr_expect(eq(flt, max, 8));
+        cr_expect(eq(flt, sum, 2));
+        cr_expect(eq(flt, o[5], 1));
+    }
+}
+
+Test(kernels, spans_that_are_joined_give_what_one_would)
+{
+    for (size_t i = 0; kernels_at(i); i++) {
+        float max[2] = { 1, -3 }, sum[2] = { 2, 1 }, o[32], b_max[2] = { 3, -3 }, b_sum[2] = { 4, 5 }, b_o[32];
+
+        for (int j = 0; j < 32; j++) {
+            o[j] = 1;
+            b_o[j] = (float)j;
+        }
+        kernels_at(i)->fold(max, sum, o, b_max, b_sum, b_o, 2, 16);
+        cr_expect(eq(flt, max[0], 3));
+        cr_expect(le(dbl, fabs((double)sum[0] - (2 * exp(-2) + 4)), 1e-5));
+        cr_expect(le(dbl, fabs((double)o[4] - (exp(-2) + 4)), 1e-5));
+        cr_expect(eq(flt, max[1], -3));
+        cr_expect(eq(flt, sum[1], 6));
+        cr_expect(eq(flt, o[20], 21));
+    }
+}
+
+/* ---- choice ---------------------------------------------------------- */
+
+Test(kernels, tables_are_chosen_by_name_by_environment_or_by_what_runs_best)
+{
+    const struct kernels *k = NULL;
+    struct err err = { 0 };
+    size_t n = 0;
+
+    unsetenv("FASTCHAT_ISA");
+    while (kernels_at(n + 1))
+        n++;
+    cr_assert(zero(int, kernels_choose(NULL, &k, NULL)));
+    cr_expect(eq(ptr, (void *)k, (void *)kernels_at(n)));
+    cr_assert(zero(int, kernels_choose("scalar", &k, NULL)));
+    cr_expect(eq(str, (char *)k->name, "scalar"));
+    setenv("FASTCHAT_ISA", "scalar", 1);
+    cr_assert(zero(int, kernels_choose("", &k, NULL)));
+    cr_expect(eq(str, (char *)k->name, "scalar"));
+    setenv("FASTCHAT_ISA", "mmx", 1);
+    cr_expect(eq(int, kernels_choose(NULL, &k, &err), -ENOTSUP));
+    cr_expect(eq(ptr, strstr(err.text, "instruction set \"mmx\" is unknown; there are: scalar"), err.text));
+}

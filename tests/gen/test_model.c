@@ -1,0 +1,405 @@
+/* The forward pass: against a plain double-precision one over tiny random files,
+ * against itself bit by bit, and against what a real model must say. */
+#include "base/err.h"
+#include "base/json.h"
+#include "gen/cpu/kernels.h"
+#include "gen/engine.h"
+#include "gen/kv.h"
+#include "gen/model.h"
+#include "tests/gen/tiny_model.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <malloc.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SEQUENCES = 4, PAGES = 128, VOCAB = 75, LONG = 300 };
+
+/* ---- a model with a few sequences ------------------------------------ */
+
+struct bed {
+    struct buf file;
+    struct gguf *gguf;
+    struct model *model;
+    struct kv *kv;
+    uint32_t pages[SEQUENCES][PAGES];
+};
+
+static void bed_open_kv(struct bed *b)
+{
+    const struct model_shape *s = model_shape(b->model);
+    struct kv_shape shape = { s->n_layers, s->n_kv_heads, s->head_dim, SEQUENCES * PAGES };
+
+    cr_assert(zero(int, kv_open(&shape, &b->kv, NULL)));
+    /* Pages of the sequences lie between one another. */
+    for (int i = 0; i < SEQUENCES * PAGES; i++)
+        cr_assert(zero(int, kv_take(b->kv, &b->pages[i % SEQUENCES][i / SEQUENCES])));
+}
+
+static void bed_make_file(struct bed *b, const struct tiny_model *t)
+{
+    struct gguf_build build = GGUF_BUILD_INIT;
+    struct err err = { 0 };
+
+    tiny_model_build(t, &build);
+    gguf_build_finish(&build, &b->file);
+    cr_assert(zero(int, gguf_open_memory("tiny.gguf", b->file.data, b->file.len, &b->gguf, &err)), "%s",
+              err_text(&err));
+}
+
+static void bed_init(struct bed *b, const struct tiny_model *t, const char *isa, uint32_t threads)
+{
+    struct model_options options = { .threads = threads, .isa = isa };
+    struct err err = { 0 };
+
+    *b = (struct bed){ 0 };
+    bed_make_file(b, t);
+    cr_assert(zero(int, model_open(b->gguf, &options, &b->model, &err)), "%s", err_text(&err));
+    bed_open_kv(b);
+}
+
+static void bed_fini(struct bed *b)
+{
+    kv_close(b->kv);
+    model_close(b->model);
+    gguf_close(b->gguf);
+    buf_fini(&b->file);
+}
+
+static int32_t token(uint32_t seq, uint32_t i) { return (int32_t)((i * 31 + seq * 17 + i * i % 7) % VOCAB); }
+
+/* Feeds positions [from, to) of a sequence as one pass; logits of all rows go
+ * to logits[pos]. */
+static void feed(struct bed *b, uint32_t seq, uint32_t from, uint32_t to, float (*logits)[VOCAB])
+{
+    static struct model_row rows[MODEL_MAX_ROWS];
+
+    for (uint32_t i = from; i < to; i++)
+        rows[i - from] = (struct model_row){ token(seq, i), i, b->pages[seq], logits ? logits[i] : NULL };
+    model_forward(b->model, b->kv, rows, to - from);
+}
+
+/* ---- against double precision ---------------------------------------- */
+
+static double spread(const double *x, uint32_t n)
+{
+    double mean = 0, var = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        mean += x[i] / n;
+    for (uint32_t i = 0; i < n; i++)
+        var += (x[i] - mean) * (x[i] - mean) / n;
+    return sqrt(var);
+}
+
+/* The largest error over the spread of the logits, for prompts of 1, 20 and 140. */
+static double worst_error(const struct tiny_model *t, const char *isa)
+{
+    static const uint32_t lengths[] = { 1, 20, 140 };
+    static float got[LONG][VOCAB];
+    double want[VOCAB], worst = 0;
+    int32_t tokens[140];
+    struct bed b;
+
+    bed_init(&b, t, isa, 2);
+    feed(&b, 0, 0, 140, got);
+    for (uint32_t i = 0; i < 140; i++)
+        tokens[i] = token(0, i);
+    for (int l = 0; l < 3; l++) {
+        tiny_model_logits(t, b.gguf, tokens, lengths[l], want);
+        for (uint32_t i = 0; i < t->vocab_size; i++)
+            worst = fmax(worst, fabs((double)got[lengths[l] - 1][i] - want[i]) / spread(want, t->vocab_size));
+    }
+    bed_fini(&b);
+    return worst;
+}
+
+Test(model, float_weights_give_the_logits_of_double_precision)
+{
+    static const uint32_t types[] = { GGML_F32, GGML_F16, GGML_BF16 };
+
+    /* What is left is the rounding of keys and values to fp16. */
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int t = 0; t < 3; t++) {
+            struct tiny_model tiny = tiny_model_default;
+
+            tiny.types[0] = types[t];
+            cr_expect(lt(dbl, worst_error(&tiny, kernels_at(i)->name), 4e-3), "%s type %u", kernels_at(i)->name,
+                      types[t]);
+        }
+}
+
+Test(model, quantised_weights_give_them_up_to_the_rounding_of_activations)
+{
+    static const uint32_t types[] = { GGML_Q4_0, GGML_Q4_1, GGML_Q8_0 };
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int t = 0; t < 3; t++) {
+            struct tiny_model tiny = tiny_model_default;
+
+            tiny.types[0] = types[t];
+            cr_expect(lt(dbl, worst_error(&tiny, kernels_at(i)->name), 0.15), "%s type %u", kernels_at(i)->name,
+                      types[t]);
+        }
+}
+
+Test(model, types_may_be_mixed_in_one_layer)
+{
+    struct tiny_model tiny = tiny_model_default;
+
+    tiny.types[0] = GGML_Q8_0, tiny.types[1] = GGML_F32, tiny.types[2] = GGML_Q4_1, tiny.types[3] = GGML_F16;
+    tiny.n_types = 4;
+    cr_expect(lt(dbl, worst_error(&tiny, NULL), 0.15));
+    tiny.n_types = 2;
+    tiny.tied = false;
+    cr_expect(lt(dbl, worst_error(&tiny, NULL), 0.15));
+}
+
+Test(model, biases_rope_factors_and_an_output_matrix_of_its_own_are_used)
+{
+    struct tiny_model tiny = tiny_model_default;
+
+    tiny.tied = false;
+    tiny.biases = tiny.rope_freqs = true;
+    cr_expect(lt(dbl, worst_error(&tiny, NULL), 4e-3));
+}
+
+Test(model, widths_that_are_no_whole_blocks_are_padded)
+{
+    struct tiny_model tiny = tiny_model_default;
+
+    tiny.dim = 40, tiny.ffn_dim = 56, tiny.n_heads = 3, tiny.n_kv_heads = 1, tiny.vocab_size = VOCAB;
+    tiny.types[0] = GGML_BF16;
+    for (size_t i = 0; kernels_at(i); i++)
+        cr_expect(lt(dbl, worst_error(&tiny, kernels_at(i)->name), 4e-3));
+}
+
+/* ---- bit by bit ------------------------------------------------------ */
+
+static float whole[LONG][VOCAB], other[LONG][VOCAB], third[SEQUENCES][LONG][VOCAB];
+
+static void expect_same(float (*a)[VOCAB], float (*b)[VOCAB], uint32_t from, uint32_t to, const char *what)
+{
+    for (uint32_t i = from; i < to; i++)
+        cr_assert(zero(int, memcmp(a[i], b[i], sizeof a[i])), "%s: position %u", what, i);
+}
+
+/* The last rows, which have three spans behind them, in chunks of every size. */
+static void all_ways_agree(const struct tiny_model *t, const char *isa, uint32_t max_threads)
+{
+    static const uint32_t chunks[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64 };
+    const uint32_t before = LONG - 40;
+    struct bed b;
+
+    bed_init(&b, t, isa, 1);
+    feed(&b, 0, 0, LONG, whole);
+    bed_fini(&b);
+    for (uint32_t threads = 1; threads <= max_threads; threads++) {
+        bed_init(&b, t, isa, threads);
+        cr_assert(eq(u32, model_threads(b.model), threads));
+        feed(&b, 1, 0, LONG, NULL);                 /* so that the slab is not clean */
+        feed(&b, 0, 0, 64, other);
+        feed(&b, 0, 64, before, other);
+        expect_same(whole, other, 0, before, "threads");
+        for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+            for (uint32_t at = before; at < LONG; at += chunks[c])
+                feed(&b, 0, at, at + chunks[c] < LONG ? at + chunks[c] : LONG, other);
+            expect_same(whole, other, before, LONG, "chunks");
+        }
+        bed_fini(&b);
+    }
+}
+
+Test(model, a_row_is_the_same_to_the_bit_for_any_number_of_rows_and_threads)
+{
+    static const uint32_t types[] = { GGML_Q4_1, GGML_Q8_0, GGML_BF16 };
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int t = 0; t < 3; t++) {
+            struct tiny_model tiny = tiny_model_default;
+
+            tiny.types[0] = types[t];
+            if (i > 0 || t == 0)                    /* plain C is slow: one type is enough */
+                all_ways_agree(&tiny, kernels_at(i)->name, i == 1 && t == 0 ? 3 : 2);
+        }
+}
+
+Test(model, sequences_in_one_pass_do_not_see_one_another)
+{
+    struct tiny_model tiny = tiny_model_default;
+    struct model_row rows[SEQUENCES + 40];
+    struct bed b;
+
+    tiny.types[0] = GGML_Q4_0;
+    bed_init(&b, &tiny, NULL, 2);
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        feed(&b, s, 0, 200, third[s]);              /* alone */
+    /* Again: three decode steps beside a prompt chunk of 40, in one pass. */
+    for (uint32_t step = 0; step < 5; step++) {
+        size_t n = 0;
+
+        for (uint32_t s = 0; s < 3; s++) {
+            const uint32_t pos = 60 * s + step;
+
+            rows[n++] = (struct model_row){ token(s, pos), pos, b.pages[s], other[s] };
+        }
+        for (uint32_t i = 0; i < 40; i++) {
+            const uint32_t pos = step * 40 + i;
+
+            rows[n++] = (struct model_row){ token(3, pos), pos, b.pages[3], i == 39 ? other[3] : NULL };
+        }
+        model_forward(b.model, b.kv, rows, n);
+        for (uint32_t s = 0; s < 3; s++)
+            cr_assert(zero(int, memcmp(other[s], third[s][60 * s + step], sizeof other[s])));
+        cr_assert(zero(int, memcmp(other[3], third[3][step * 40 + 39], sizeof other[3])));
+    }
+    bed_fini(&b);
+}
+
+Test(model, a_pass_allocates_nothing)
+{
+    struct mallinfo2 before, after;
+    struct bed b;
+
+    bed_init(&b, &tiny_model_default, NULL, 2);
+    feed(&b, 0, 0, 10, whole);
+    before = mallinfo2();
+    for (uint32_t i = 10; i < 200; i++)
+        feed(&b, 0, i, i + 1, whole);
+    feed(&b, 1, 0, LONG, NULL);
+    after = mallinfo2();
+    cr_expect(eq(sz, after.uordblks + after.hblkhd, before.uordblks + before.hblkhd));
+    bed_fini(&b);
+}
+
+Test(model, loading_and_stepping_beat_the_pulse)
+{
+    struct engine_pulse pulse = { 0 };
+    struct model_options options = { .threads = 2, .pulse = &pulse };
+    struct bed b = { 0 };
+    uint64_t loaded;
+
+    bed_make_file(&b, &tiny_model_default);
+    cr_assert(zero(int, model_open(b.gguf, &options, &b.model, NULL)));
+    bed_open_kv(&b);
+    loaded = pulse.beats;
+    cr_expect(ge(u64, loaded, 15));
+    feed(&b, 0, 0, 3, NULL);
+    cr_expect(ge(u64, pulse.beats, loaded + 2));
+    bed_fini(&b);
+}
+
+Test(model, it_says_what_it_is)
+{
+    struct bed b;
+    const struct model_shape *s;
+
+    bed_init(&b, &tiny_model_default, "scalar", 1);
+    s = model_shape(b.model);
+    cr_expect(eq(str, (char *)model_isa(b.model), "scalar"));
+    cr_expect(eq(str, (char *)s->arch, "llama"));
+    cr_expect(eq(u32, s->vocab_size, VOCAB));
+    cr_expect(eq(u32, s->n_ctx_train, 2048));
+    cr_expect(gt(sz, model_weight_bytes(b.model), 4 * 64 * VOCAB));
+    bed_fini(&b);
+}
+
+/* ---- files that do not fit ------------------------------------------- */
+
+static int open_built(struct gguf_build *build, const struct model_options *options, struct err *err)
+{
+    static const struct model_options plain = { .threads = 1 };
+    BUF_LOCAL file = BUF_INIT;
+    CLEANUP(gguf_close) struct gguf *gguf = NULL;
+    CLEANUP(model_close) struct model *model = NULL;
+    int r;
+
+    gguf_build_finish(build, &file);
+    r = gguf_open_memory("bad.gguf", file.data, file.len, &gguf, err);
+    cr_assert(zero(int, r), "%s", err_text(err));
+    return model_open(gguf, options ? options : &plain, &model, err);
+}
+
+static void refused(struct gguf_build *build, int code, const char *text)
+{
+    struct err err = { 0 };
+
+    cr_expect(eq(int, open_built(build, NULL, &err), code));
+    cr_expect(eq(str, err.text, (char *)text));
+}
+
+Test(model, what_can_not_be_computed_is_refused_by_name)
+{
+    struct tiny_model t = tiny_model_default;
+    struct gguf_build b = GGUF_BUILD_INIT;
+
+    gguf_build_u32(&b, "llama.block_count", 1);
+    refused(&b, -EINVAL, "bad.gguf: general.architecture is missing");
+    gguf_build_str(&b, "general.architecture", "mamba");
+    refused(&b, -ENOTSUP, "bad.gguf: architecture \"mamba\" is not supported");
+    gguf_build_str(&b, "general.architecture", "llama");
+    refused(&b, -EINVAL, "bad.gguf: llama.block_count is missing");
+
+    tiny_model_build(&t, &b);
+    gguf_build_u32(&b, "llama.expert_count", 8);
+    refused(&b, -ENOTSUP, "bad.gguf: a model of 8 experts is not supported");
+    tiny_model_build(&t, &b);
+    gguf_build_str(&b, "llama.rope.scaling.type", "yarn");
+    refused(&b, -ENOTSUP, "bad.gguf: llama.rope.scaling.type: \"yarn\" is not supported");
+    tiny_model_build(&t, &b);
+    gguf_build_tensor(&b, "blk.0.attn_q_norm.weight", GGML_F32, 1, (uint64_t[]){ 16 }, NULL, 64);
+    refused(&b, -ENOTSUP, "bad.gguf: tensor \"blk.0.attn_q_norm.weight\" has no place in architecture \"llama\"");
+    tiny_model_build(&t, &b);
+    gguf_build_tensor(&b, "output.weight", GGML_Q5_0, 2, (uint64_t[]){ 64, VOCAB }, NULL, 64 * VOCAB / 32 * 22);
+    refused(&b, -ENOTSUP, "bad.gguf: tensor \"output.weight\": type Q5_0 is not supported");
+}
+
+Test(model, tensors_that_do_not_fit_together_are_refused_with_numbers)
+{
+    struct tiny_model t = tiny_model_default;
+    struct gguf_build b = GGUF_BUILD_INIT;
+
+    tiny_model_build(&t, &b);
+    gguf_build_tensor(&b, "output.weight", GGML_F32, 2, (uint64_t[]){ 64, 70 }, NULL, 4 * 64 * 70);
+    refused(&b, -EINVAL,
+            "bad.gguf: tensor \"output.weight\" is 64 x 70 x 1 x 1 where 64 x 75 is expected");
+    t.n_heads = 5;
+    tiny_model_build(&t, &b);
+    refused(&b, -EINVAL, "bad.gguf: 5 query heads can not share 2 key/value heads evenly");
+    t = tiny_model_default;
+    t.head_dim = 24;
+    tiny_model_build(&t, &b);
+    refused(&b, -ENOTSUP,
+            "bad.gguf: heads of 24 with values of 24 are not supported: both must be one multiple of 16");
+}
+
+Test(model, a_missing_tensor_is_named)
+{
+    struct gguf_build b = GGUF_BUILD_INIT;
+
+    gguf_build_str(&b, "general.architecture", "llama");
+    gguf_build_u32(&b, "llama.block_count", 1);
+    gguf_build_u32(&b, "llama.context_length", 64);
+    gguf_build_u32(&b, "llama.embedding_length", 64);
+    gguf_build_u32(&b, "llama.feed_forward_length", 64);
+    gguf_build_u32(&b, "llama.attention.head_count", 4);
+    gguf_build_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    refused(&b, -EINVAL, "bad.gguf: tensor \"blk.0.attn_norm.weight\" is missing");
+}
+
+Test(model, a_wrong_instruction_set_or_number_of_threads_is_an_error)
+{
+    struct model_options isa = { .isa = "sse9" }, threads = { .threads = 100000 };
+    struct gguf_build b = GGUF_BUILD_INIT;
+    struct err err = { 0 };
+
+    tiny_model_build(&tiny_model_default, &b);
+    cr_expect(eq(int, open_built(&b, &isa, &err), -ENOTSUP));
+    err_clear(&err);
+    tiny_model_build(&tiny_model_default, &b);
+    cr_expect(eq(int, open_built(&b, &threads, &err), -EINVAL));
+    cr_expect(eq(str, err.text, "100000 threads are above the limit of 256"));
+}
