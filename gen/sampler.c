@@ -1,0 +1,522 @@
+#include "gen/sampler.h"
+
+#include "base/err.h"
+#include "base/id.h"
+#include "gen/engine.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Weights are exp(x - max), so the best token weighs 1 and every weight is a
+ * float in [0, 1], whose bits order like integers. All filters keep the first
+ * so many tokens of the descending order; only top-p looks at the sum, and it
+ * comes first, so one search with two limits (how many, how much) finds where
+ * to cut, and min-p is a threshold.
+ *
+ * The vector code below is GNU C's own, four lanes everywhere, so that a sum
+ * has the same order of additions on every machine. */
+typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+enum { BLOCK = 64, DIGIT_BITS = 10, DIGITS = 1 << DIGIT_BITS };
+
+struct digit { double mass; uint32_t n; };
+
+struct sampler_work {
+    uint32_t vocab_size, n_blocks;
+    float *x;                   /* [n_blocks * BLOCK]: scaled logits, then weights */
+    double *mass;               /* [n_blocks]: sum of the weights of a block */
+    uint32_t *ids;              /* [vocab_size]: candidates */
+    struct digit digits[DIGITS];
+};
+
+struct seen {
+    int32_t token;
+    uint32_t generated;         /* how often; 0: in the prompt only */
+};
+
+struct sampler {
+    struct sample_params params;
+    struct sampler_plan plan;
+    uint64_t key, n_generated;
+    size_t n_seen, cap, mask;
+    struct seen *seen;          /* [cap], as they came; none when no penalty asks */
+    uint32_t *slots;            /* [mask + 1]: 1 + index into seen, open addressing */
+};
+
+struct sampler_plan sampler_plan(const struct sample_params *p)
+{
+    return (struct sampler_plan){
+        .greedy = p->temperature < 1e-5f || p->top_p < 1e-8f,
+        .temperature = p->temperature >= 1e-5f && p->temperature != 1,
+        .repetition = p->repetition_penalty > 1,
+        .counts = p->presence_penalty != 0 || p->frequency_penalty != 0,
+        .top_p = p->top_p >= 1e-8f && p->top_p < 1,
+        .top_k = p->top_k > 0,
+        .min_p = p->min_p > 0,
+    };
+}
+
+int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err *err)
+{
+    CLEANUP(sampler_work_close) struct sampler_work *w = calloc(1, sizeof *w);
+    uint32_t n_blocks = vocab_size / BLOCK + (vocab_size % BLOCK != 0);
+
+    if (w) {
+        w->vocab_size = vocab_size;
+        w->n_blocks = n_blocks;
+        w->x = calloc(n_blocks, BLOCK * sizeof w->x[0]);
+        w->mass = calloc(n_blocks, sizeof w->mass[0]);
+        w->ids = calloc(vocab_size, sizeof w->ids[0]);
+    }
+    if (!w || !w->x || !w->mass || !w->ids)
+        return err_set(err, -ENOMEM, "no memory to sample from %u tokens", vocab_size);
+    *ret = STEAL(w);
+    return 0;
+}
+
+void sampler_work_close(struct sampler_work *w)
+{
+    if (!w)
+        return;
+    free(w->x);
+    free(w->mass);
+    free(w->ids);
+    free(w);
+}
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+/* Uniform in [0, 1). */
+static double draw(const struct sampler *s)
+{
+    return (double)(mix(s->key + (s->n_generated + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
+}
+
+static int params_check(const struct sample_params *p, struct err *err)
+{
+    const struct { const char *name; float value; } all[] = {
+        { "temperature", p->temperature },
+        { "top_p", p->top_p },
+        { "min_p", p->min_p },
+        { "repetition_penalty", p->repetition_penalty },
+        { "presence_penalty", p->presence_penalty },
+        { "frequency_penalty", p->frequency_penalty },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!isfinite(all[i].value))
+            return err_set(err, -EINVAL, "%s is not a finite number", all[i].name);
+    return 0;
+}
+
+static struct seen *find(struct sampler *s, int32_t token)
+{
+    size_t i = mix((uint32_t)token) & s->mask;
+
+    while (s->slots[i] && s->seen[s->slots[i] - 1].token != token)
+        i = (i + 1) & s->mask;
+    if (!s->slots[i]) {
+        if (s->n_seen == s->cap)
+            return NULL;
+        s->seen[s->n_seen++] = (struct seen){ .token = token };
+        s->slots[i] = (uint32_t)s->n_seen;
+    }
+    return &s->seen[s->slots[i] - 1];
+}
+
+static int open_table(struct sampler *s, size_t n_prompt, size_t max_tokens)
+{
+    size_t n, n_slots = 16;
+
+    if (__builtin_add_overflow(n_prompt, max_tokens, &n) || n > UINT32_MAX / 4)
+        return -ENOMEM;
+    while (n_slots < 2 * n)
+        n_slots *= 2;
+    s->seen = calloc(n ? n : 1, sizeof s->seen[0]);
+    s->slots = calloc(n_slots, sizeof s->slots[0]);
+    s->cap = n;
+    s->mask = n_slots - 1;
+    return s->seen && s->slots ? 0 : -ENOMEM;
+}
+
+int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_prompt,
+                 size_t max_tokens, struct sampler **ret, struct err *err)
+{
+    CLEANUP(sampler_close) struct sampler *s = NULL;
+    int r = params_check(p, err);
+
+    if (r < 0)
+        return r;
+    s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(err, -ENOMEM, "no memory for a sampler");
+    s->params = *p;
+    s->plan = sampler_plan(p);
+    /* Twice mixed, so that the draws of neighbouring seeds have nothing in common. */
+    s->key = mix(mix((p->has_seed ? p->seed : id_random_u64()) ^ 0x6A09E667F3BCC909u));
+    if (s->plan.repetition || s->plan.counts) {
+        r = open_table(s, s->plan.repetition ? n_prompt : 0, max_tokens);
+        if (r < 0)
+            return err_set(err, r, "no memory to count %zu tokens", n_prompt + max_tokens);
+    }
+    for (size_t i = 0; s->plan.repetition && i < n_prompt; i++)
+        find(s, prompt[i]);
+    *ret = STEAL(s);
+    return 0;
+}
+
+void sampler_close(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->seen);
+    free(s->slots);
+    free(s);
+}
+
+void sampler_accept(struct sampler *s, int32_t token)
+{
+    struct seen *seen = s->slots ? find(s, token) : NULL;
+
+    if (seen)
+        seen->generated++;
+    s->n_generated++;
+}
+
+/* exp(x) for x <= 0, 0 below -87; within 2 ulp (Cephes, expf.c). */
+static inline f32x4 exp4(f32x4 x)
+{
+    const f32x4 magic = { 12582912.f, 12582912.f, 12582912.f, 12582912.f };    /* 1.5 * 2^23 */
+    i32x4 keep = x > -87.f;
+    f32x4 t = x * 1.44269504088896341f + magic;
+    f32x4 n = t - magic;
+    i32x4 scale = ((i32x4)t - (i32x4)magic + 127) << 23;
+    f32x4 r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    f32x4 y = r * 1.9875691500e-4f + 1.3981999507e-3f;
+
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.f;
+    return (f32x4)((i32x4)(y * (f32x4)scale) & keep);
+}
+
+static inline f32x4 max4(f32x4 a, f32x4 b)
+{
+    i32x4 more = b > a;
+
+    return (f32x4)(((i32x4)b & more) | ((i32x4)a & ~more));
+}
+
+/* The largest of x; -EDOM for logits that are no logits. */
+static int max_of(const float *x, uint32_t n, float *ret)
+{
+    f32x4 max[2] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY },
+                     { -INFINITY, -INFINITY, -INFINITY, -INFINITY } };
+    i32x4 fine = { -1, -1, -1, -1 };
+    float best = -INFINITY;
+    uint32_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        f32x4 v = *(const f32x4 *)(x + i), u = *(const f32x4 *)(x + i + 4);
+
+        fine &= (v < INFINITY) & (u < INFINITY);    /* not for NaN either */
+        max[0] = max4(max[0], v);
+        max[1] = max4(max[1], u);
+    }
+    max[0] = max4(max[0], max[1]);
+    for (int k = 0; k < 4; k++) {
+        if (!fine[k])
+            return -EDOM;
+        best = max[0][k] > best ? max[0][k] : best;
+    }
+    for (; i < n; i++) {
+        if (!(x[i] < INFINITY))
+            return -EDOM;
+        best = x[i] > best ? x[i] : best;
+    }
+    if (best == -INFINITY)
+        return -EDOM;
+    *ret = best;
+    return 0;
+}
+
+/* The lowest id of the best. */
+static int argmax(const float *x, uint32_t n, uint32_t *ret)
+{
+    uint32_t i = 0;
+    float max;
+    int r = max_of(x, n, &max);
+
+    if (r < 0)
+        return r;
+    while (x[i] != max)
+        i++;
+    *ret = i;
+    return 0;
+}
+
+/* x to weights in place, with the sum of each block. Returns the sum of all. */
+static double weigh(struct sampler_work *w, float max)
+{
+    double total = 0;
+
+    for (uint32_t i = w->vocab_size; i < w->n_blocks * BLOCK; i++)
+        w->x[i] = -INFINITY;
+    for (uint32_t b = 0; b < w->n_blocks; b++) {
+        f32x4 *x = (f32x4 *)(w->x + (size_t)b * BLOCK);
+        f32x4 sum[2] = { { 0 }, { 0 } };
+
+        for (int i = 0; i < BLOCK / 4; i += 2) {
+            x[i] = exp4(x[i] - max);
+            x[i + 1] = exp4(x[i + 1] - max);
+            sum[0] += x[i];
+            sum[1] += x[i + 1];
+        }
+        sum[0] += sum[1];
+        w->mass[b] = ((double)sum[0][0] + sum[0][1]) + ((double)sum[0][2] + sum[0][3]);
+        total += w->mass[b];
+    }
+    return total;
+}
+
+static void penalise(const struct sampler *s, struct sampler_work *w)
+{
+    const struct sample_params *p = &s->params;
+
+    for (size_t i = 0; i < s->n_seen; i++) {
+        const struct seen *seen = &s->seen[i];
+        float *x;
+
+        if (seen->token < 0 || (uint32_t)seen->token >= w->vocab_size)
+            continue;
+        x = &w->x[seen->token];
+        if (s->plan.repetition)
+            *x = *x > 0 ? *x / p->repetition_penalty : *x * p->repetition_penalty;
+        if (seen->generated)
+            *x -= p->presence_penalty + (float)seen->generated * p->frequency_penalty;
+    }
+}
+
+static uint32_t bits_of(float weight)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &weight, sizeof bits);
+    return bits;
+}
+
+/* Where the descending order of w->ids[0..n) is cut: after `most` tokens, or
+ * as soon as their sum reaches `mass`. Three digits of ten bits from the top
+ * (weights are at most 1, so the two bits above them are 0). *ret_bits is the
+ * last weight that stays, and the first *ret_n_equal tokens of that weight do. */
+static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
+                     uint32_t *ret_bits, size_t *ret_n_equal)
+{
+    uint32_t prefix = 0;
+    double sum = 0;
+    size_t count = 0;
+
+    for (int shift = 20; shift >= 0; shift -= DIGIT_BITS) {
+        uint32_t d = DIGITS - 1;
+
+        memset(w->digits, 0, sizeof w->digits);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t bits = bits_of(w->x[w->ids[i]]);
+            struct digit *to = &w->digits[bits >> shift & (DIGITS - 1)];
+
+            if (shift < 20 && bits >> (shift + DIGIT_BITS) != prefix)
+                continue;
+            to->n++;
+            to->mass += (double)w->x[w->ids[i]];
+        }
+        while (d && !(count + w->digits[d].n >= most ||
+                      (w->digits[d].n && sum + w->digits[d].mass >= mass))) {
+            count += w->digits[d].n;
+            sum += w->digits[d].mass;
+            d--;
+        }
+        /* Rounding may leave the sum short of the mass: then all stay. */
+        prefix = prefix << DIGIT_BITS | d;
+        if (shift == 0) {
+            double each = w->digits[d].n ? w->digits[d].mass / w->digits[d].n : 0;
+            double need = each > 0 ? ceil((mass - sum) / each) : w->digits[d].n;
+            size_t left = most - count;
+
+            need = need < 1 ? 1 : need;
+            *ret_n_equal = need < (double)left ? (size_t)need : left;
+        }
+    }
+    *ret_bits = prefix;
+}
+
+/* Fills w->ids with the tokens that the filters keep; returns their number. */
+static size_t filter(const struct sampler *s, struct sampler_work *w, double total)
+{
+    const struct sample_params *p = &s->params;
+    double mass = s->plan.top_p ? (double)p->top_p * total : INFINITY;
+    size_t most = s->plan.top_k ? (size_t)p->top_k : w->vocab_size, n = 0, kept = 0, equal;
+    float least = 0;
+    uint32_t cut;
+
+    /* All tokens below this weigh less than what top-p leaves out. */
+    if (s->plan.top_p)
+        least = (float)((1 - (double)p->top_p) * total / w->vocab_size * 0.999);
+    if (s->plan.min_p)
+        least = fmaxf(least, fminf(p->min_p, 1));
+    for (uint32_t i = 0; i < w->vocab_size; i++)
+        if (w->x[i] >= least)
+            w->ids[n++] = i;
+    if (most >= n && !s->plan.top_p)
+        return n;
+
+    cut_find(w, n, most < n ? most : n, mass, &cut, &equal);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(w->x[w->ids[i]]);
+
+        if (bits > cut || (bits == cut && equal && equal--))
+            w->ids[kept++] = w->ids[i];
+    }
+    return kept;
+}
+
+/* Scaled and penalised logits in w->x. */
+static void prepare(const struct sampler *s, struct sampler_work *w, const float *logits)
+{
+    float scale = s->plan.temperature ? 1 / s->params.temperature : 1;
+    uint32_t i = 0;
+
+    for (; i + 4 <= w->vocab_size; i += 4)
+        *(f32x4 *)(w->x + i) = *(const f32x4 *)(logits + i) * scale;
+    for (; i < w->vocab_size; i++)
+        w->x[i] = logits[i] * scale;
+    penalise(s, w);
+}
+
+int sampler_candidates(const struct sampler *s, struct sampler_work *w, const float *logits,
+                       const uint32_t **ret_ids, size_t *ret_n, const float **ret_weights)
+{
+    double total;
+    float max;
+    int r;
+
+    prepare(s, w, logits);
+    r = max_of(w->x, w->vocab_size, &max);
+    if (r < 0)
+        return r;
+    total = weigh(w, max);
+    *ret_ids = NULL;
+    *ret_n = w->vocab_size;
+    *ret_weights = w->x;
+    if (s->plan.top_p || s->plan.top_k || s->plan.min_p) {
+        *ret_n = filter(s, w, total);
+        *ret_ids = w->ids;
+    }
+    return 0;
+}
+
+static int32_t draw_any(const struct sampler *s, const struct sampler_work *w)
+{
+    double total = 0, at;
+    uint32_t last = 0;
+
+    for (uint32_t b = 0; b < w->n_blocks; b++)
+        total += w->mass[b];
+    at = draw(s) * total;
+    for (uint32_t b = 0; b < w->n_blocks; b++) {
+        if (at >= w->mass[b]) {
+            at -= w->mass[b];
+            continue;
+        }
+        for (uint32_t i = b * BLOCK; i < (b + 1) * BLOCK; i++) {
+            if (w->x[i] <= 0)
+                continue;
+            last = i;
+            if (at < (double)w->x[i])
+                return (int32_t)i;
+            at -= (double)w->x[i];
+        }
+        /* A block's mass and its weights one by one may round differently. */
+        return (int32_t)last;
+    }
+    for (uint32_t i = 0; i < w->vocab_size; i++)
+        last = w->x[i] > 0 ? i : last;
+    return (int32_t)last;
+}
+
+static int32_t draw_of(const struct sampler *s, const struct sampler_work *w, size_t n)
+{
+    double total = 0, at;
+
+    for (size_t i = 0; i < n; i++)
+        total += (double)w->x[w->ids[i]];
+    at = draw(s) * total;
+    for (size_t i = 0; i + 1 < n; i++) {
+        at -= (double)w->x[w->ids[i]];
+        if (at < 0)
+            return (int32_t)w->ids[i];
+    }
+    return (int32_t)w->ids[n - 1];
+}
+
+int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *logits,
+                 int32_t *ret)
+{
+    const uint32_t *ids;
+    const float *weights;
+    uint32_t best;
+    size_t n;
+    int r;
+
+    if (s->plan.greedy) {
+        if (s->slots) {
+            prepare(s, w, logits);
+            logits = w->x;
+        }
+        r = argmax(logits, w->vocab_size, &best);
+        if (r >= 0)
+            *ret = (int32_t)best;
+        return r;
+    }
+    r = sampler_candidates(s, w, logits, &ids, &n, &weights);
+    if (r < 0)
+        return r;
+    *ret = ids ? draw_of(s, w, n) : draw_any(s, w);
+    return 0;
+}
+
+int sampler_logprobs(struct sampler_work *w, const float *logits, int32_t token, float *ret,
+                     struct engine_logprob *ret_top, size_t n_top)
+{
+    size_t n = 0;
+    double zero;
+    float max;
+    int r = max_of(logits, w->vocab_size, &max);
+
+    if (r < 0)
+        return r;
+    memcpy(w->x, logits, w->vocab_size * sizeof w->x[0]);
+    zero = (double)max + log(weigh(w, max));
+    *ret = (float)((double)logits[token] - zero);
+    for (uint32_t i = 0; n_top && i < w->vocab_size; i++) {
+        size_t at = n < n_top ? n : n_top - 1;
+
+        if (n == n_top && !(logits[i] > ret_top[at].logprob))
+            continue;
+        for (; at && ret_top[at - 1].logprob < logits[i]; at--)
+            ret_top[at] = ret_top[at - 1];
+        ret_top[at] = (struct engine_logprob){ (int32_t)i, logits[i] };
+        n += n < n_top;
+    }
+    for (size_t i = 0; i < n; i++)
+        ret_top[i].logprob = (float)((double)ret_top[i].logprob - zero);
+    return 0;
+}

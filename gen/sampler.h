@@ -1,0 +1,74 @@
+/* sampler.h - from logits to the next token of one sequence.
+ *
+ * The logits pass, in this order (contract, part 3.2; what it does not name
+ * stands where it disturbs least):
+ *
+ *     temperature          x / T                  T >= 1e-5 and not 1
+ *     repetition penalty   x > 0: x / r, else x * r      r > 1; prompt and generated tokens
+ *     presence, frequency  x - p - n * f          tokens generated before, n times
+ *     top-p                fewest tokens, best first, whose probabilities reach p    p < 1
+ *     top-k                the k best             k > 0
+ *     min-p                at least m times the best one's probability               m > 0
+ *
+ * then one token is drawn in proportion to what is left. Below T = 1e-5 or
+ * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
+ * are equal the lower id comes first, everywhere.
+ *
+ * Draw n of a sequence is a function of the seed and n alone (splitmix64 as a
+ * counter), so a seeded request gives the same tokens whatever else runs, and
+ * a sequence can go on elsewhere from its tokens.
+ *
+ * Cost     a few passes over the vocabulary and never a sort of it: what top-p
+ *          and top-k keep is found digit by digit in the bits of the weights
+ *          (radix selection). Nothing is allocated after open.
+ * Threads  a sampler and a sampler_work are used by one thread at a time
+ */
+#ifndef GEN_SAMPLER_H
+#define GEN_SAMPLER_H
+
+#include "base/cleanup.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct engine_logprob;
+struct err;
+struct sample_params;
+struct sampler;
+struct sampler_work;
+
+/* Which stages take part. */
+struct sampler_plan { bool greedy, temperature, repetition, counts, top_p, top_k, min_p; };
+struct sampler_plan sampler_plan(const struct sample_params *p);
+
+/* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */
+int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err *err);
+void sampler_work_close(struct sampler_work *w);    /* NULL is fine */
+DEFINE_CLEANUP(struct sampler_work *, sampler_work_close)
+
+/* A sampler for a sequence of a prompt and at most max_tokens more. -EINVAL
+ * with a sentence for a parameter that is not a finite number; -ENOMEM. */
+int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_prompt,
+                 size_t max_tokens, struct sampler **ret, struct err *err);
+void sampler_close(struct sampler *s);              /* NULL is fine */
+DEFINE_CLEANUP(struct sampler *, sampler_close)
+
+/* The next token; changes nothing in `s`. 0; -EDOM when the logits hold NaN or
+ * +infinity, or nothing above -infinity. */
+int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *logits,
+                 int32_t *ret);
+/* The sequence goes on with this token: counts it and moves to the next draw. */
+void sampler_accept(struct sampler *s, int32_t token);
+
+/* What pick would draw from: ids ascending (NULL: the whole vocabulary) and the
+ * weight of each id of the vocabulary, up to the next call. Not when greedy. */
+int sampler_candidates(const struct sampler *s, struct sampler_work *w, const float *logits,
+                       const uint32_t **ret_ids, size_t *ret_n, const float **ret_weights);
+
+/* Natural log-probabilities of the raw logits: of `token`, and of the n best
+ * with their ids, best first. 0 or -EDOM. */
+int sampler_logprobs(struct sampler_work *w, const float *logits, int32_t token, float *ret,
+                     struct engine_logprob *ret_top, size_t n_top);
+
+#endif
