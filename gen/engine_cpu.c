@@ -1,0 +1,926 @@
+/* The engine that computes: a model file, its tokenizer, pages of KV and one
+ * thread that makes passes.
+ *
+ * A pass: under the lock sequences are admitted and the rows planned; without
+ * it the model runs and the samplers pick; under it again each pick becomes
+ * text, tokens and maybe an end. So the caller never waits for a pass, only
+ * for the few microseconds around it. A sequence that is cancelled while its
+ * rows are in the pass is marked and goes right after it.
+ *
+ * What a sequence has to say lies in its outbox until the caller polls. The
+ * outbox has a fixed size: a sequence whose outbox is full is held, like one
+ * that was paused, so a caller that does not poll costs nobody anything, and
+ * nothing is allocated in a pass. A token is delivered with the last byte of
+ * its text: what a possible stop string holds back keeps its tokens too.
+ *
+ * Locks: `lock` guards what is below it in struct cpu and all of a sequence,
+ * but for `in_pass` ones' pages and sampler, which the pass reads. Tokenizer and
+ * info never change. `delivering` and delivery buffers are the caller's. */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "conv/conv.h"
+#include "gen/engine_ops.h"
+#include "gen/kv.h"
+#include "gen/memory.h"
+#include "gen/model.h"
+#include "gen/sampler.h"
+#include "gen/sched.h"
+#include "gen/textout.h"
+#include "loaders/gguf.h"
+#include "loaders/tokenizer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    QUEUE = 1024,               /* sequences that may wait */
+    OUTBOX_TOKENS = 64, OUTBOX_BYTES = 4096,
+    MAX_STOP_TOKENS = 256,
+    DEFAULT_CONTEXT = 2048,     /* of a file that does not say */
+};
+_Static_assert((int)ENGINE_MAX_STOPS == (int)TEXTOUT_MAX_STOPS, "one limit");
+
+struct slot {
+    struct engine_token token;
+    uint64_t seen;              /* due when the text has been given up to here */
+};
+
+/* The result of one sequence's sampling in a pass. */
+struct pick {
+    int error;
+    int32_t token;
+    float logprob;
+    struct engine_logprob top[ENGINE_TOP_LOGPROBS];
+};
+
+struct engine_seq {
+    struct sched_seq sched;     /* first: the scheduler hands it back */
+    struct engine_seq *prev, *next;             /* all of them */
+    struct engine_seq *next_told;
+    bool told;                  /* is in the list of those with news */
+    bool in_pass, cancelled, paused, started, ended;
+
+    int32_t *prompt;
+    int32_t last;               /* the token to feed next, once it generates */
+    uint32_t n_generated, max_tokens;
+    struct sampler *sampler;
+    struct textout *filter;
+    int32_t *stop_tokens;
+    size_t n_stop_tokens;
+    bool ignore_end;
+    int n_logprobs;
+    void *user;
+
+    struct buf text;            /* outbox */
+    size_t text_cap;
+    struct slot *slots;         /* [OUTBOX_TOKENS] */
+    struct engine_logprob *tops;                /* [OUTBOX_TOKENS][n_logprobs] */
+    size_t n_slots;
+    const char *finish, *message;
+    int error;
+};
+
+struct cpu {
+    struct engine engine;
+    struct tokenizer *tokenizer;
+    struct model *model;
+    struct kv *kv;
+    struct sampler_work *work;
+    struct engine_pulse *pulse, own_pulse;
+    void (*notify)(void *user);
+    void *notify_user;
+    uint32_t parallel, max_token_bytes;
+    struct model_row *rows;     /* [MODEL_MAX_ROWS] */
+    float *logits;              /* [parallel][vocab_size] */
+    struct pick *picks;         /* [parallel] */
+    pthread_t thread;
+    bool locks, threaded;       /* what close has to undo */
+
+    struct engine_seq *delivering;
+    struct buf text;            /* of the event that is being delivered */
+    struct engine_token *tokens;                /* [OUTBOX_TOKENS] */
+    struct engine_logprob *tops;                /* [OUTBOX_TOKENS][ENGINE_TOP_LOGPROBS] */
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct sched *sched;
+    struct engine_seq *all, *first_told, *last_told;
+    bool closing, notified, woken;
+    size_t n_told;
+    struct engine_stats stats;
+};
+
+static void beat(struct cpu *e)
+{
+    atomic_fetch_add(&e->pulse->beats, 1);
+}
+
+/* ---- sequences ---- */
+
+static void seq_free(struct engine_seq *q)
+{
+    if (!q)
+        return;
+    free(q->prompt);
+    free(q->sched.pages);
+    sampler_close(q->sampler);
+    textout_close(q->filter);
+    free(q->stop_tokens);
+    buf_fini(&q->text);
+    free(q->slots);
+    free(q->tops);
+    free(q);
+}
+DEFINE_CLEANUP(struct engine_seq *, seq_free)
+
+static void untell(struct cpu *e, struct engine_seq *q)
+{
+    struct engine_seq *before = NULL;
+
+    if (!q->told)
+        return;
+    for (struct engine_seq *at = e->first_told; at != q; at = at->next_told)
+        before = at;
+    if (before)
+        before->next_told = q->next_told;
+    else
+        e->first_told = q->next_told;
+    if (e->last_told == q)
+        e->last_told = before;
+    q->told = false;
+    e->n_told--;
+}
+
+static void tell(struct cpu *e, struct engine_seq *q)
+{
+    if (q->told)
+        return;
+    q->told = true;
+    q->next_told = NULL;
+    if (e->first_told)
+        e->last_told->next_told = q;
+    else
+        e->first_told = q;
+    e->last_told = q;
+    e->n_told++;
+}
+
+/* Out of every list, and gone. */
+static void seq_drop(struct cpu *e, struct engine_seq *q)
+{
+    sched_remove(e->sched, &q->sched);
+    untell(e, q);
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        e->all = q->next;
+    if (q->next)
+        q->next->prev = q->prev;
+    seq_free(q);
+}
+
+static bool outbox_full(const struct cpu *e, const struct engine_seq *q)
+{
+    return q->n_slots == OUTBOX_TOKENS ||
+           q->text.len + textout_most(q->filter, e->max_token_bytes) > q->text_cap;
+}
+
+static void hold(const struct cpu *e, struct engine_seq *q)
+{
+    q->sched.held = q->paused || outbox_full(e, q);
+}
+
+static void seq_end(struct cpu *e, struct engine_seq *q, const char *finish)
+{
+    if (textout_end(q->filter, &q->text) == TEXTOUT_STOPPED)
+        finish = "stop";
+    q->finish = finish;
+    q->ended = true;
+    sched_remove(e->sched, &q->sched);
+    tell(e, q);
+}
+
+static void seq_fail(struct cpu *e, struct engine_seq *q, int error, const char *message)
+{
+    q->error = error;
+    q->message = message;
+    q->ended = true;
+    sched_remove(e->sched, &q->sched);
+    tell(e, q);
+}
+
+/* ---- a pass ---- */
+
+static bool ends(const struct cpu *e, const struct engine_seq *q, int32_t token)
+{
+    for (size_t i = 0; i < q->n_stop_tokens; i++)
+        if (q->stop_tokens[i] == token)
+            return true;
+    return !q->ignore_end && tokenizer_is_end(e->tokenizer, token);
+}
+
+static void put_in_outbox(struct engine_seq *q, const struct pick *pick)
+{
+    struct slot *slot = &q->slots[q->n_slots];
+
+    *slot = (struct slot){ .token = { .id = pick->token }, .seen = textout_seen(q->filter) };
+    if (q->n_logprobs >= 0)
+        slot->token.logprob = pick->logprob;
+    if (q->n_logprobs > 0) {
+        slot->token.n_top = (size_t)q->n_logprobs;
+        memcpy(q->tops + q->n_slots * slot->token.n_top, pick->top,
+               slot->token.n_top * sizeof pick->top[0]);
+    }
+    q->n_slots++;
+}
+
+static void take_pick(struct cpu *e, struct engine_seq *q, const struct pick *pick)
+{
+    size_t len = 0, cap = q->text.cap;
+    const char *bytes;
+    int stopped;
+
+    if (pick->error) {
+        seq_fail(e, q, pick->error, "the model's output is not a number");
+        return;
+    }
+    if (ends(e, q, pick->token)) {
+        seq_end(e, q, "stop");
+        return;
+    }
+    bytes = tokenizer_token(e->tokenizer, pick->token, &len);
+    if (!bytes || tokenizer_is_control(e->tokenizer, pick->token))
+        len = 0;
+    sampler_accept(q->sampler, pick->token);
+    q->last = pick->token;
+    q->n_generated++;
+    e->stats.generated_tokens++;
+    stopped = textout_add(q->filter, bytes, len, &q->text);
+    put_in_outbox(q, pick);
+    e->stats.allocations += q->text.cap != cap;
+    if (stopped)
+        seq_end(e, q, "stop");
+    else if (q->n_generated == q->max_tokens)
+        seq_end(e, q, "length");
+    else
+        hold(e, q);
+    if (q->text.len || q->slots[0].seen <= textout_given(q->filter) || q->sched.held)
+        tell(e, q);
+}
+
+/* Rows of the plan; the logits of entry i, where wanted, go to place i. */
+static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    size_t n_rows = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct engine_seq *q = (struct engine_seq *)plan[i].seq;
+
+        q->in_pass = true;
+        for (uint32_t k = 0; k < plan[i].n; k++) {
+            uint32_t pos = plan[i].pos + k;
+
+            e->rows[n_rows++] = (struct model_row){
+                .token = pos < q->sched.n_prompt ? q->prompt[pos] : q->last,
+                .pos = pos,
+                .pages = q->sched.pages,
+            };
+        }
+        if (plan[i].logits)
+            e->rows[n_rows - 1].logits = e->logits + i * e->engine.info.vocab_size;
+    }
+    return n_rows;
+}
+
+static void pick_tokens(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct engine_seq *q = (struct engine_seq *)plan[i].seq;
+        const float *logits = e->logits + i * e->engine.info.vocab_size;
+        struct pick *pick = &e->picks[i];
+
+        if (!plan[i].logits)
+            continue;
+        pick->error = sampler_pick(q->sampler, e->work, logits, &pick->token);
+        if (!pick->error && q->n_logprobs >= 0)
+            pick->error = sampler_logprobs(e->work, logits, pick->token, &pick->logprob, pick->top,
+                                           (size_t)q->n_logprobs);
+        beat(e);
+    }
+}
+
+static void take_results(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    sched_advance(e->sched);
+    e->stats.forwards++;
+    e->stats.forwards_batched += n > 1;
+    for (size_t i = 0; i < n; i++) {
+        struct engine_seq *q = (struct engine_seq *)plan[i].seq;
+
+        q->in_pass = false;
+        if (plan[i].pos < q->sched.n_prompt)
+            e->stats.prompt_tokens += plan[i].n;
+        if (q->cancelled)
+            seq_drop(e, q);
+        else if (plan[i].logits)
+            take_pick(e, q, &e->picks[i]);
+    }
+}
+
+/* Lets the lock go. */
+static void unlock_and_notify(struct cpu *e)
+{
+    bool now = e->first_told && !e->notified && e->notify;
+
+    e->notified |= now;
+    pthread_mutex_unlock(&e->lock);
+    if (now)
+        e->notify(e->notify_user);
+}
+
+/* Under the lock, which it lets go meanwhile. False: there is nothing to do. */
+static bool pass(struct cpu *e)
+{
+    const struct sched_rows *plan;
+    struct sched_seq *admitted;
+    size_t n, n_rows;
+
+    while ((admitted = sched_admit(e->sched))) {
+        struct engine_seq *q = (struct engine_seq *)admitted;
+
+        q->started = true;
+        tell(e, q);
+    }
+    n = sched_plan(e->sched, &plan);
+    if (!n)
+        return false;
+    n_rows = fill_rows(e, plan, n);
+    unlock_and_notify(e);                           /* of those that start with this pass */
+
+    model_forward(e->model, e->kv, e->rows, n_rows);
+    pick_tokens(e, plan, n);
+
+    pthread_mutex_lock(&e->lock);
+    take_results(e, plan, n);
+    return true;
+}
+
+static void *thread_main(void *user)
+{
+    struct cpu *e = user;
+
+    pthread_mutex_lock(&e->lock);
+    while (!e->closing) {
+        bool busy = pass(e);
+
+        unlock_and_notify(e);
+        beat(e);
+        pthread_mutex_lock(&e->lock);
+        /* What came while the lock was open changes the plan. */
+        if (!busy && !e->closing && !e->woken) {
+            atomic_store(&e->pulse->idle, true);
+            pthread_cond_wait(&e->wake, &e->lock);
+            atomic_store(&e->pulse->idle, false);
+        }
+        e->woken = false;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+static void wake(struct cpu *e)
+{
+    e->woken = true;
+    atomic_store(&e->pulse->idle, false);
+    pthread_cond_signal(&e->wake);
+}
+
+/* ---- the interface ---- */
+
+static void cpu_stats(struct engine *engine, struct engine_stats *ret)
+{
+    struct cpu *e = (struct cpu *)engine;
+
+    pthread_mutex_lock(&e->lock);
+    *ret = e->stats;
+    ret->running = sched_running(e->sched);
+    ret->waiting = sched_waiting(e->sched);
+    ret->kv_pages = kv_pages(e->kv);
+    ret->kv_pages_free = kv_free_pages(e->kv);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static int cpu_tokenize(struct engine *engine, const struct conv_span *spans, size_t n_spans,
+                        bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
+                        struct err *err)
+{
+    const struct tokenizer *t = ((struct cpu *)engine)->tokenizer;
+    int32_t bos = tokenizer_bos(t), *ids;
+    TOKEN_LIST_LOCAL list = { 0 };
+    bool add_bos = add_special && tokenizer_adds_bos(t) && bos >= 0;
+
+    for (size_t i = 0; i < n_spans; i++) {
+        int r = tokenizer_encode(t, spans[i].text, spans[i].len, spans[i].trusted, &list, err);
+
+        if (r < 0)
+            return r == -E2BIG ? -EINVAL : r;
+    }
+    /* A template may have written it already. */
+    add_bos = add_bos && !(list.n && list.ids[0] == bos);
+    ids = arena_array(a, list.n + 1, sizeof ids[0]);
+    if (!ids)
+        return err_set(err, -ENOMEM, "no memory for %zu tokens", list.n);
+    if (add_bos)
+        ids[0] = bos;
+    if (list.n)
+        memcpy(ids + add_bos, list.ids, list.n * sizeof ids[0]);
+    *ret = ids;
+    *ret_n = list.n + add_bos;
+    return 0;
+}
+
+static const char *cpu_token_text(struct engine *engine, int32_t id, size_t *ret_len)
+{
+    const char *text = tokenizer_token(((struct cpu *)engine)->tokenizer, id, ret_len);
+
+    if (!text)
+        *ret_len = 0;
+    return text ? text : "";
+}
+
+static int check_request(const struct cpu *e, const struct engine_request *req, struct err *err)
+{
+    const struct engine_info *info = &e->engine.info;
+
+    if (!req->n_tokens)
+        return err_set(err, -EINVAL, "the prompt is empty");
+    if (!req->max_tokens)
+        return err_set(err, -EINVAL, "max_tokens must be at least 1");
+    if (req->n_tokens > info->context_length ||
+        req->max_tokens > info->context_length - req->n_tokens)
+        return err_set(err, -EINVAL,
+                       "the prompt has %zu tokens and max_tokens is %u: together more than the "
+                       "context of %u tokens",
+                       req->n_tokens, req->max_tokens, info->context_length);
+    for (size_t i = 0; i < req->n_tokens; i++)
+        if (req->tokens[i] < 0 || (uint32_t)req->tokens[i] >= info->vocab_size)
+            return err_set(err, -EINVAL, "token %zu of the prompt, %d, is not in the vocabulary of %u",
+                           i, req->tokens[i], info->vocab_size);
+    if (req->n_stop_tokens > MAX_STOP_TOKENS)
+        return err_set(err, -EINVAL, "%zu stop tokens are more than %d", req->n_stop_tokens,
+                       MAX_STOP_TOKENS);
+    if (req->n_logprobs > ENGINE_TOP_LOGPROBS || req->n_logprobs > (int64_t)info->vocab_size)
+        return err_set(err, -EINVAL, "%d log-probabilities are more than %u", req->n_logprobs,
+                       info->vocab_size < ENGINE_TOP_LOGPROBS ? info->vocab_size : ENGINE_TOP_LOGPROBS);
+    return 0;
+}
+
+static void *copy(const void *data, size_t n, size_t size)
+{
+    void *to = calloc(n ? n : 1, size);
+
+    if (to && n)
+        memcpy(to, data, n * size);
+    return to;
+}
+
+static int seq_new(const struct cpu *e, const struct engine_request *req, struct engine_seq **ret,
+                   struct err *err)
+{
+    CLEANUP(seq_free) struct engine_seq *q = calloc(1, sizeof *q);
+    uint32_t n_total = (uint32_t)req->n_tokens + req->max_tokens;
+    int r;
+
+    if (!q)
+        return err_set(err, -ENOMEM, "no memory for a sequence");
+    q->sched.n_prompt = (uint32_t)req->n_tokens;
+    q->sched.n_total = n_total;
+    q->max_tokens = req->max_tokens;
+    q->ignore_end = req->ignore_end;
+    q->n_logprobs = req->n_logprobs;
+    q->user = req->user;
+    r = textout_open(req->stop, req->n_stop, &q->filter, err);
+    if (r < 0)
+        return r;
+    r = sampler_open(&req->sample, req->tokens, req->n_tokens, req->max_tokens, &q->sampler, err);
+    if (r < 0)
+        return r;
+    q->prompt = copy(req->tokens, req->n_tokens, sizeof q->prompt[0]);
+    q->stop_tokens = copy(req->stop_tokens, req->n_stop_tokens, sizeof q->stop_tokens[0]);
+    q->n_stop_tokens = req->n_stop_tokens;
+    q->sched.pages = calloc(sched_pages_of(n_total), sizeof q->sched.pages[0]);
+    q->slots = calloc(OUTBOX_TOKENS, sizeof q->slots[0]);
+    if (q->n_logprobs > 0)
+        q->tops = calloc((size_t)OUTBOX_TOKENS * (size_t)q->n_logprobs, sizeof q->tops[0]);
+    /* Room for one more token, whatever it is, when it is not full. */
+    q->text_cap = OUTBOX_BYTES + TEXTOUT_MAX_STOP_BYTES + textout_most(q->filter, e->max_token_bytes);
+    if (!buf_room(&q->text, q->text_cap) || !q->prompt || !q->stop_tokens || !q->sched.pages ||
+        !q->slots || (q->n_logprobs > 0 && !q->tops))
+        return err_set(err, -ENOMEM, "no memory for a sequence of %u tokens", n_total);
+    *ret = STEAL(q);
+    return 0;
+}
+
+static int cpu_submit(struct engine *engine, const struct engine_request *req,
+                      struct engine_seq **ret, struct err *err)
+{
+    CLEANUP(seq_free) struct engine_seq *q = NULL;
+    struct cpu *e = (struct cpu *)engine;
+    int r = check_request(e, req, err);
+
+    if (r < 0)
+        return r;
+    r = seq_new(e, req, &q, err);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&e->lock);
+    if (sched_running(e->sched) + sched_waiting(e->sched) >= e->parallel + QUEUE) {
+        r = ENGINE_BUSY;
+    } else if (sched_add(e->sched, &q->sched)) {
+        /* The context is never above what the pages hold, so this is ours. */
+        r = err_set(err, -EINVAL, "a sequence of %u tokens does not fit in the KV cache",
+                    q->sched.n_total);
+    } else {
+        *ret = q;
+        q->next = e->all;
+        if (e->all)
+            e->all->prev = q;
+        e->all = q;
+        q = NULL;
+        wake(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+static void cpu_cancel(struct engine *engine, struct engine_seq *q)
+{
+    struct cpu *e = (struct cpu *)engine;
+
+    pthread_mutex_lock(&e->lock);
+    if (e->delivering == q)
+        e->delivering = NULL;
+    if (q->in_pass) {
+        q->cancelled = true;
+        untell(e, q);
+    } else {
+        seq_drop(e, q);
+        wake(e);                                    /* its pages may be another's */
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void cpu_pause(struct engine *engine, struct engine_seq *q, bool paused)
+{
+    struct cpu *e = (struct cpu *)engine;
+
+    pthread_mutex_lock(&e->lock);
+    q->paused = paused;
+    hold(e, q);
+    if (!paused)
+        wake(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* What a sequence has to say, taken from its outbox under the lock. */
+struct news {
+    bool started, ended;
+    struct engine_event event;
+};
+
+static void take_news(struct cpu *e, struct engine_seq *q, struct news *news)
+{
+    bool all = q->ended || q->n_slots == OUTBOX_TOKENS;
+    size_t width = q->n_logprobs > 0 ? (size_t)q->n_logprobs : 0, n = 0;
+
+    for (; n < q->n_slots && (all || q->slots[n].seen <= textout_given(q->filter)); n++) {
+        e->tokens[n] = q->slots[n].token;
+        e->tokens[n].top = e->tops + n * ENGINE_TOP_LOGPROBS;
+        if (width)
+            memcpy(e->tops + n * ENGINE_TOP_LOGPROBS, q->tops + n * width, width * sizeof e->tops[0]);
+    }
+    q->n_slots -= n;
+    memmove(q->slots, q->slots + n, q->n_slots * sizeof q->slots[0]);
+    if (width)
+        memmove(q->tops, q->tops + n * width, q->n_slots * width * sizeof q->tops[0]);
+    buf_clear(&e->text);
+    buf_add(&e->text, buf_str(&q->text), q->text.len);
+    buf_clear(&q->text);
+    *news = (struct news){
+        .started = q->started,
+        .ended = q->ended,
+        .event = {
+            .user = q->user,
+            .text = buf_str(&e->text),
+            .len = e->text.len,
+            .tokens = e->tokens,
+            .n_tokens = n,
+            .prompt_tokens = q->sched.n_prompt,
+            .completion_tokens = q->n_generated,
+        },
+    };
+    q->started = false;
+    if (!q->ended && q->sched.held) {
+        hold(e, q);
+        if (!q->sched.held)
+            wake(e);
+    }
+}
+
+static void tell_caller(const struct news *news, enum engine_event_kind kind, engine_event_fn fn,
+                        void *poll_user)
+{
+    struct engine_event ev = news->event;
+
+    ev.kind = kind;
+    if (kind != ENGINE_OUTPUT) {
+        ev.text = "";
+        ev.len = ev.n_tokens = 0;
+    }
+    fn(&ev, poll_user);
+}
+
+/* Up to three events; the callback may cancel the sequence after each. */
+static size_t deliver(struct cpu *e, struct engine_seq *q, struct news *news, engine_event_fn fn,
+                      void *poll_user)
+{
+    size_t n = 0;
+
+    e->delivering = q;
+    if (news->started) {
+        tell_caller(news, ENGINE_STARTED, fn, poll_user);
+        n++;
+    }
+    if (e->delivering && (news->event.len || news->event.n_tokens)) {
+        tell_caller(news, ENGINE_OUTPUT, fn, poll_user);
+        n++;
+    }
+    if (e->delivering && news->ended) {
+        news->event.finish_reason = q->finish;
+        news->event.stop_reason = textout_stop_text(q->filter);
+        news->event.error = q->error;
+        news->event.message = q->message;
+        e->delivering = NULL;
+        tell_caller(news, q->error ? ENGINE_FAILED : ENGINE_DONE, fn, poll_user);
+        pthread_mutex_lock(&e->lock);
+        seq_drop(e, q);
+        pthread_mutex_unlock(&e->lock);
+        n++;
+    }
+    e->delivering = NULL;
+    return n;
+}
+
+static size_t cpu_poll(struct engine *engine, engine_event_fn fn, void *poll_user)
+{
+    struct cpu *e = (struct cpu *)engine;
+    size_t n = 0, left;
+
+    pthread_mutex_lock(&e->lock);
+    e->notified = false;
+    left = e->n_told;           /* what comes meanwhile is the next poll's */
+    while (left-- && e->first_told) {
+        struct engine_seq *q = e->first_told;
+        struct news news;
+
+        untell(e, q);
+        take_news(e, q, &news);
+        pthread_mutex_unlock(&e->lock);
+        n += deliver(e, q, &news, fn, poll_user);
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}
+
+static void cpu_close(struct engine *engine)
+{
+    struct cpu *e = (struct cpu *)engine;
+
+    if (!e)
+        return;
+    if (e->threaded) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    while (e->all)
+        seq_drop(e, e->all);
+    if (e->locks) {
+        pthread_cond_destroy(&e->wake);
+        pthread_mutex_destroy(&e->lock);
+    }
+    sched_close(e->sched);
+    sampler_work_close(e->work);
+    kv_close(e->kv);
+    model_close(e->model);
+    tokenizer_close(e->tokenizer);
+    buf_fini(&e->text);
+    free(e->tokens);
+    free(e->tops);
+    free(e->rows);
+    free(e->logits);
+    free(e->picks);
+    free(e);
+}
+
+static const struct engine_ops cpu_ops = {
+    .close = cpu_close,
+    .stats = cpu_stats,
+    .tokenize = cpu_tokenize,
+    .token_text = cpu_token_text,
+    .submit = cpu_submit,
+    .cancel = cpu_cancel,
+    .pause = cpu_pause,
+    .poll = cpu_poll,
+};
+
+static void cpu_free(struct cpu *e)
+{
+    cpu_close((struct engine *)e);
+}
+DEFINE_CLEANUP(struct cpu *, cpu_free)
+
+/* ---- opening ---- */
+
+static int choose_template(struct cpu *e, const struct gguf *file, const char *name, struct err *err)
+{
+    CLEANUP(mem_free) char *text = NULL;
+    struct gguf_str own = { 0 };
+    int r;
+
+    if (name && strcmp(name, "auto")) {
+        e->engine.info.conv = conv_find(name);
+        if (!e->engine.info.conv)
+            return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", gguf_path(file), name);
+        return 0;
+    }
+    r = gguf_str(file, "tokenizer.chat_template", &own, err);
+    if (r < 0)
+        return r;
+    if (r == GGUF_ABSENT)
+        return err_set(err, -ENOTSUP, "%s: the file has no chat template of its own; name one (\"raw\": none)",
+                       gguf_path(file));
+    text = strndup(own.text, own.len);
+    if (!text)
+        return err_set(err, -ENOMEM, "%s: no memory for its chat template", gguf_path(file));
+    e->engine.info.conv = conv_match(text);
+    if (!e->engine.info.conv)
+        return err_set(err, -ENOTSUP,
+                       "%s: its chat template is none of those that are known; name one (\"raw\": none)",
+                       gguf_path(file));
+    return 0;
+}
+
+static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)
+{
+    uint32_t own = model_shape(e->model)->n_ctx_train;
+
+    if (config->context && own && config->context > own)
+        return err_set(err, -EINVAL, "%s: a context of %u tokens is more than the model's %u",
+                       config->path, config->context, own);
+    e->engine.info.context_length = config->context ? config->context
+                                    : own           ? own
+                                                    : DEFAULT_CONTEXT;
+    return 0;
+}
+
+/* Pages for what was asked, or for all sequences at full length if that fits in
+ * half of the memory that is left. A context that does not fit shrinks. */
+static int open_kv(struct cpu *e, const struct engine_config *config, struct err *err)
+{
+    const struct model_shape *m = model_shape(e->model);
+    uint64_t page_bytes = 4ull * m->n_layers * m->n_kv_heads * m->head_dim * KV_PAGE;
+    uint64_t pages = config->kv_tokens / KV_PAGE, room = memory_room() / 2 / page_bytes;
+    struct engine_info *info = &e->engine.info;
+    struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0 };
+    int r;
+
+    if (!config->kv_tokens) {
+        pages = (uint64_t)e->parallel * sched_pages_of(info->context_length);
+        pages = pages < room ? pages : room;
+    }
+    shape.n_pages = pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX;
+    if (!shape.n_pages)
+        return err_set(err, config->kv_tokens ? -EINVAL : -ENOMEM,
+                       "%s: no room for a single page of KV (%llu bytes for %d tokens)", config->path,
+                       (unsigned long long)page_bytes, KV_PAGE);
+    r = kv_open(&shape, &e->kv, err);
+    if (r < 0)
+        return err_place(err, "%s", config->path), r;
+    if (info->context_length > shape.n_pages * (uint64_t)KV_PAGE)
+        info->context_length = shape.n_pages * KV_PAGE;
+    info->kv_bytes = kv_bytes(e->kv);
+    return 0;
+}
+
+static int open_work(struct cpu *e, const struct engine_config *config, struct err *err)
+{
+    uint32_t vocab = e->engine.info.vocab_size;
+    int r;
+
+    for (uint32_t i = 0; i < tokenizer_size(e->tokenizer); i++) {
+        size_t len = 0;
+
+        tokenizer_token(e->tokenizer, (int32_t)i, &len);
+        e->max_token_bytes = len > e->max_token_bytes ? (uint32_t)len : e->max_token_bytes;
+    }
+    e->rows = calloc(MODEL_MAX_ROWS, sizeof e->rows[0]);
+    e->logits = calloc((size_t)e->parallel * vocab, sizeof e->logits[0]);
+    e->picks = calloc(e->parallel, sizeof e->picks[0]);
+    e->tokens = calloc(OUTBOX_TOKENS, sizeof e->tokens[0]);
+    e->tops = calloc(OUTBOX_TOKENS * ENGINE_TOP_LOGPROBS, sizeof e->tops[0]);
+    if (!e->rows || !e->logits || !e->picks || !e->tokens || !e->tops)
+        return err_set(err, -ENOMEM, "%s: no memory for %u sequences at once", config->path,
+                       e->parallel);
+    r = sampler_work_open(vocab, &e->work, err);
+    return r < 0 ? r : sched_open(e->kv, e->parallel, MODEL_MAX_ROWS, &e->sched, err);
+}
+
+static int start(struct cpu *e, const struct engine_config *config, struct err *err)
+{
+    sigset_t every, before;
+    int r;
+
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    e->locks = true;
+    sigfillset(&every);
+    pthread_sigmask(SIG_BLOCK, &every, &before);
+    r = pthread_create(&e->thread, NULL, thread_main, e);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r)
+        return err_errno(err, -r, "%s: no thread for the engine", config->path);
+    pthread_setname_np(e->thread, "engine");
+    e->threaded = true;
+    return 0;
+}
+
+static void describe(struct cpu *e, const struct gguf *file, const struct engine_config *config)
+{
+    struct engine_info *info = &e->engine.info;
+
+    if (gguf_text(file, "general.name", info->model, sizeof info->model, NULL) || !info->model[0])
+        snprintf(info->model, sizeof info->model, "%s", config->name);
+    snprintf(info->backend, sizeof info->backend, "cpu %s", model_isa(e->model));
+    info->vocab_size = model_shape(e->model)->vocab_size;
+    info->weight_bytes = model_weight_bytes(e->model);
+}
+
+int engine_cpu_open(const struct engine_config *config, struct engine **ret, struct err *err)
+{
+    CLEANUP(gguf_close) struct gguf *file = NULL;
+    CLEANUP(cpu_free) struct cpu *e = calloc(1, sizeof *e);
+    struct model_options options = { .threads = config->threads };
+    int r;
+
+    if (!e)
+        return err_set(err, -ENOMEM, "%s: no memory", config->path);
+    if (!config->parallel || config->parallel > MODEL_MAX_ROWS)
+        return err_set(err, -EINVAL, "%s: %u sequences at once; it must be 1 to %d", config->path,
+                       config->parallel, MODEL_MAX_ROWS);
+    e->engine.ops = &cpu_ops;
+    e->parallel = config->parallel;
+    e->notify = config->notify;
+    e->notify_user = config->notify_user;
+    e->pulse = options.pulse = config->pulse ? config->pulse : &e->own_pulse;
+
+    r = gguf_open(config->path, &file, err);
+    if (r < 0)
+        return r;
+    beat(e);
+    r = tokenizer_open(file, &e->tokenizer, err);
+    if (r < 0)
+        return r;
+    beat(e);
+    r = choose_template(e, file, config->chat_template, err);
+    if (r < 0)
+        return r;
+    r = model_open(file, &options, &e->model, err);
+    if (r < 0)
+        return r;
+    describe(e, file, config);
+    if (tokenizer_size(e->tokenizer) > e->engine.info.vocab_size)
+        return err_set(err, -EINVAL, "%s: %u tokens, but an embedding of %u", config->path,
+                       tokenizer_size(e->tokenizer), e->engine.info.vocab_size);
+    r = choose_context(e, config, err);
+    if (r < 0)
+        return r;
+    r = open_kv(e, config, err);
+    if (r < 0)
+        return r;
+    r = open_work(e, config, err);
+    if (r < 0)
+        return r;
+    r = start(e, config, err);
+    if (r < 0)
+        return r;
+    *ret = &STEAL(e)->engine;
+    return 0;
+}
