@@ -1,0 +1,399 @@
+/* child.h against a supervisor that the test plays. */
+#include "daemon/child.h"
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "ipc/address.h"
+#include "ipc/control.h"
+#include "ipc/loop.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CEILING_MS = 120000 };
+
+static struct control_frame frame;
+static struct child *child;
+
+/* ---- the child's side: what it hears it says again as its state's text ---- */
+
+static void on_drain(uint64_t limit_ms, void *user)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "limit %d", (int)limit_ms);
+    child_state(child, "draining", text);
+    loop_stop(child_loop(child), 42);
+}
+
+static void echo(const char *what, const cJSON *tree)
+{
+    char *json = cJSON_PrintUnformatted(tree);
+    char text[512];
+
+    snprintf(text, sizeof text, "%s %s", what, json);
+    child_state(child, "ready", text);
+    free(json);
+}
+
+static void on_models(const cJSON *models, void *user)
+{
+    echo("models", models);
+}
+
+static void on_reload(const cJSON *settings, void *user)
+{
+    echo("reload", settings);
+}
+
+static bool on_alive(uint64_t *busy_ms, void *user)
+{
+    *busy_ms = 1234;
+    return true;
+}
+
+static bool never_alive(uint64_t *busy_ms, void *user)
+{
+    return false;
+}
+
+static void on_stats(struct json_writer *w, void *user)
+{
+    json_kint(w, "requests", 7);
+}
+
+static const struct child_ops full = {
+    .drain = on_drain, .models = on_models, .reload = on_reload, .alive = on_alive, .stats = on_stats,
+};
+static const struct child_ops frozen = { .alive = never_alive };
+
+static int child_process(const struct child_ops *ops)
+{
+    struct err err = { 0 };
+    char text[256];
+    int fd, code;
+
+    if (child_open("tested", ops, &child, &err)) {
+        log_error("%s", err_text(&err));
+        return 99;
+    }
+    fd = child_take_socket(child, "api.0");
+    snprintf(text, sizeof text, "%d %d %d %s", fd >= 0, child_take_socket(child, "api.0"),
+             fd >= 0 && (fcntl(fd, F_GETFD) & FD_CLOEXEC) && (fcntl(fd, F_GETFL) & O_NONBLOCK),
+             json_find(child_settings(child), "hello") ? "hello" : "nothing");
+    child_state(child, "ready", text);
+    code = loop_run(child_loop(child));
+    child_close(child);
+    return code;
+}
+
+/* ---- the supervisor's side ---- */
+
+static pid_t pid;
+static int sock = -1;
+
+static void start(const struct child_ops *ops)
+{
+    int pair[2];
+
+    cr_assert(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+    pid = fork();
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        int end = fcntl(pair[1], F_DUPFD, 200);
+
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(pair[0]);
+        close(pair[1]);
+        dup2(end, CONTROL_FD);
+        close(end);
+        _exit(child_process(ops));
+    }
+    close(pair[1]);
+    sock = pair[0];
+}
+
+/* The next frame's type; 0 at the end of the channel. */
+static int next(void)
+{
+    struct pollfd p = { .fd = sock, .events = POLLIN };
+    struct err err = { 0 };
+    int r;
+
+    cr_assert(poll(&p, 1, CEILING_MS) == 1);
+    r = control_recv(sock, &frame, &err);
+    cr_assert(r == 0 || r == CONTROL_EOF, "%s", err_text(&err));
+    return r == CONTROL_EOF ? 0 : frame.type;
+}
+
+static int next_but_beats(void)
+{
+    int type;
+
+    do
+        type = next();
+    while (type == CONTROL_HEARTBEAT);
+    return type;
+}
+
+static void expect_state(const char *json)
+{
+    cr_assert(eq(int, next_but_beats(), CONTROL_STATE));
+    cr_expect(eq(str, frame.payload, (char *)json));
+}
+
+static int end(void)
+{
+    int status;
+
+    while (next())
+        continue;
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    close(sock);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static void send_json(enum control_type type, const char *json)
+{
+    cr_assert(zero(int, control_send_json(sock, type, json)));
+}
+
+static void send_memfd(enum control_type type, const char *json)
+{
+    cr_assert(zero(int, control_send_memfd(sock, type, json, strlen(json), NULL)));
+}
+
+static const char plain[] = "{\"role\":\"x\",\"log_level\":\"error\",\"heartbeat_ms\":10,\"hello\":1}";
+
+static void handshake(const struct child_ops *ops)
+{
+    struct address a = { .host = "127.0.0.1", .text = "127.0.0.1:0" };
+    int fd;
+
+    start(ops);
+    cr_assert(eq(int, next(), CONTROL_HELLO));
+    send_memfd(CONTROL_SETTINGS, plain);
+    cr_assert(zero(int, address_listen(&a, 1, 0, (gid_t)-1, &fd, NULL)));
+    cr_assert(zero(int, control_send(sock, CONTROL_LISTEN, "{\"name\":\"api.0\"}", 16, &fd, 1)));
+    close(fd);
+    send_json(CONTROL_START, "{}");
+    expect_state("{\"state\":\"loading\"}");
+    expect_state("{\"state\":\"ready\",\"text\":\"1 -1 1 hello\"}");
+}
+
+Test(child, hello_says_who_it_is)
+{
+    char want[128];
+
+    start(&full);
+    cr_assert(eq(int, next(), CONTROL_HELLO));
+    snprintf(want, sizeof want, "{\"pid\":%d,\"version\":\"%s\"}", (int)pid, FASTCHAT_VERSION);
+    cr_expect(eq(str, frame.payload, want));
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, settings_and_sockets_come_before_the_start)
+{
+    handshake(&full);
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, beats_say_how_long_it_is_busy_and_carry_statistics)
+{
+    handshake(&full);
+    while (next() != CONTROL_HEARTBEAT)
+        continue;
+    cr_expect(eq(str, frame.payload, "{\"busy_ms\":1234,\"stats\":{\"requests\":7}}"));
+    cr_assert(eq(int, next(), CONTROL_HEARTBEAT));
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, no_beat_is_sent_for_what_does_not_live)
+{
+    handshake(&frozen);
+    send_json(CONTROL_STOP, "{}");
+    while (next())
+        cr_expect(ne(int, frame.type, CONTROL_HEARTBEAT));
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, draining_is_told_with_its_limit_and_may_take_its_time)
+{
+    handshake(&full);
+    send_json(CONTROL_DRAIN, "{\"limit_ms\":5000}");
+    expect_state("{\"state\":\"draining\"}");
+    expect_state("{\"state\":\"draining\",\"text\":\"limit 5000\"}");
+    cr_expect(eq(int, end(), 42));
+}
+
+Test(child, draining_without_an_op_is_the_end)
+{
+    handshake(&frozen);
+    send_json(CONTROL_DRAIN, "{\"limit_ms\":5000}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, models_and_new_settings_reach_their_ops)
+{
+    handshake(&full);
+    send_memfd(CONTROL_MODELS, "{\"models\":[{\"name\":\"m\"}]}");
+    expect_state("{\"state\":\"ready\",\"text\":\"models [{\\\"name\\\":\\\"m\\\"}]\"}");
+    send_memfd(CONTROL_RELOAD, "{\"a\":1}");
+    expect_state("{\"state\":\"ready\",\"text\":\"reload {\\\"a\\\":1}\"}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, models_and_new_settings_without_ops_do_no_harm)
+{
+    handshake(&frozen);
+    send_memfd(CONTROL_MODELS, "{\"models\":[]}");
+    send_memfd(CONTROL_RELOAD, "{}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, the_end_of_the_channel_ends_the_process)
+{
+    int status;
+
+    handshake(&full);
+    close(sock);
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_expect(eq(int, WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1));
+}
+
+Test(child, the_end_of_the_channel_ends_it_during_the_start_too)
+{
+    int status;
+
+    start(&full);
+    cr_assert(eq(int, next(), CONTROL_HELLO));
+    close(sock);
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_expect(eq(int, WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1));
+}
+
+Test(child, signals_of_a_terminal_are_the_supervisors_business)
+{
+    handshake(&full);
+    kill(pid, SIGTERM);
+    kill(pid, SIGINT);
+    send_memfd(CONTROL_MODELS, "{\"models\":[]}");
+    expect_state("{\"state\":\"ready\",\"text\":\"models []\"}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, frames_that_do_not_belong_end_it_with_a_failure)
+{
+    static const enum control_type types[] = { CONTROL_SETTINGS, CONTROL_LISTEN, CONTROL_START, CONTROL_HELLO, CONTROL_STATUS };
+
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        handshake(&full);
+        send_json(types[i], "{}");
+        cr_expect(eq(int, end(), 1), "type %d", types[i]);
+    }
+}
+
+Test(child, broken_bytes_end_it_with_a_failure)
+{
+    handshake(&full);
+    cr_assert(send(sock, "garbage", 7, 0) == 7);
+    cr_expect(eq(int, end(), 1));
+    handshake(&full);
+    send_json(CONTROL_DRAIN, "{\"limit");
+    cr_expect(eq(int, end(), 1));
+    handshake(&full);
+    send_json(CONTROL_MODELS, "{}");            /* without the memfd */
+    cr_expect(eq(int, end(), 1));
+}
+
+struct bad_start {
+    const char *settings;       /* NULL: none */
+    enum control_type then;
+    const char *payload;
+};
+
+Test(child, a_start_that_goes_wrong_is_an_error)
+{
+    static const struct bad_start cases[] = {
+        { NULL, CONTROL_START, "{}" },
+        { "{", CONTROL_START, "{}" },
+        { "{\"log_level\":\"loud\"}", CONTROL_START, "{}" },
+        { "{\"heartbeat_ms\":-1}", CONTROL_START, "{}" },
+        { plain, CONTROL_LISTEN, "{\"name\":\"x\"}" },
+        { plain, CONTROL_LISTEN, "{}" },
+        { plain, CONTROL_MODELS, "{}" },
+        { plain, CONTROL_SETTINGS, "{}" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        start(&full);
+        cr_assert(eq(int, next(), CONTROL_HELLO));
+        if (cases[i].settings)
+            send_memfd(CONTROL_SETTINGS, cases[i].settings);
+        control_send_json(sock, cases[i].then, cases[i].payload);       /* it may be gone already */
+        cr_expect(eq(int, end(), 99), "case %zu", i);
+    }
+}
+
+/* In a process of its own: descriptor 3 of the test program is somebody's. */
+Test(child, without_a_channel_it_says_who_starts_it)
+{
+    int pair[2], status;
+    char said[256] = "";
+
+    cr_assert(pipe(pair) == 0);
+    pid = fork();
+    if (pid == 0) {
+        struct err err = { 0 };
+        struct child *c = NULL;
+        int to = fcntl(pair[1], F_DUPFD, 200);
+
+        dup2(open("/dev/null", O_RDONLY), CONTROL_FD);
+        if (child_open("alone", NULL, &c, &err) == -EINVAL && write(to, err_text(&err), strlen(err_text(&err))) > 0)
+            _exit(0);
+        _exit(1);
+    }
+    cr_assert(waitpid(pid, &status, 0) == pid);
+    cr_assert(read(pair[0], said, sizeof said - 1) > 0);
+    cr_expect(eq(str, said, "descriptor 3 is no control channel: this program is started by fastchatd"));
+}
+
+Test(child, a_state_is_kept_until_the_supervisor_reads_again)
+{
+    char last[128] = "";
+
+    handshake(&full);
+    /* The queue is filled with beats by now or soon: nothing is read until the
+     * child has been told, and only then everything. */
+    for (int i = 0; i < 20; i++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "{\"models\":[%d]}", i);
+        if (control_send_memfd(sock, CONTROL_MODELS, text, strlen(text), NULL) != 0)
+            break;
+        snprintf(last, sizeof last, "models [%d]", i);
+    }
+    do
+        cr_assert(eq(int, next_but_beats(), CONTROL_STATE));
+    while (!strstr(frame.payload, last));
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
