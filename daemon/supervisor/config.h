@@ -1,0 +1,128 @@
+/* config.h - fastchat.conf: what the administrator asked for, checked whole.
+ *
+ * The schema is closed and stands in config.def, one row a key. config_load()
+ * reads the file and the conf.d/NAME.conf files beside it (in order of their
+ * names; a later file overrides single settings and adds models), and either
+ * gives back a configuration in which every value has its type and range, files
+ * exist and nothing is said twice, or every fault it found:
+ *
+ *     fastchat.conf:12: models[1].paht: unknown key; did you mean "path"?
+ *
+ * A group (a section, a listener, a model) holds one value a row; a model also
+ * holds the rows of `defaults`, with the values it inherits. Paths are absolute.
+ *
+ * Syntax   libconfig 1.5, without @include
+ * Limits   1 MB a file, 256 models, 256 workers in all, 64 listeners
+ */
+#ifndef DAEMON_SUPERVISOR_CONFIG_H
+#define DAEMON_SUPERVISOR_CONFIG_H
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CONFIG_MAX_MODELS = 256, CONFIG_MAX_WORKERS = 256, CONFIG_MAX_LISTENERS = 64 };
+
+enum config_section {
+    CONFIG_SUPERVISOR, CONFIG_CONTROLLER, CONFIG_API, CONFIG_LISTEN, CONFIG_DEFAULTS, CONFIG_MODEL,
+    CONFIG_N_SECTIONS,
+};
+
+enum config_type {
+    CONFIG_INT, CONFIG_FLOAT, CONFIG_STRING, CONFIG_CHOICE, CONFIG_MODE,
+    CONFIG_PATH,            /* of a folder or socket; made absolute */
+    CONFIG_FILE,            /* a regular file that can be read */
+    CONFIG_NAME,            /* of a model */
+    CONFIG_GROUP,           /* a system group that exists */
+    CONFIG_ADDRESS,         /* ipc/address.h */
+    CONFIG_PATHS, CONFIG_NAMES, CONFIG_ADDRESSES,      /* lists of those */
+    CONFIG_LISTENERS,       /* groups of section LISTEN, or their addresses */
+};
+
+/* SUPERVISOR_runtime_dir, DEFAULTS_device, … */
+enum config_key {
+#define CONFIG(section, key, type, def, unit, min, max, doc) section##_##key,
+#include "daemon/supervisor/config.def"
+#undef CONFIG
+    CONFIG_N_KEYS,
+};
+
+struct config_row {
+    enum config_section section;
+    const char *name;
+    enum config_type type;
+    const char *def, *unit;
+    double min, max;
+    const char *doc;
+};
+
+extern const struct config_row config_rows[CONFIG_N_KEYS];
+extern const char *const config_section_names[CONFIG_N_SECTIONS];
+
+struct config_value {
+    bool set;
+    int64_t i;              /* INT, MODE; a GROUP's gid */
+    double f;
+    const char *s;
+    const char *const *list;
+    size_t n_list;
+    const char *file;       /* where it was said; NULL: the default */
+    int line;
+};
+
+struct config_group {
+    const char *label;      /* "models[1]", for messages */
+    const char *file;
+    int line;
+    struct config_value values[CONFIG_N_KEYS];      /* those of other sections are unset */
+};
+
+struct config {
+    const char *path;       /* absolute */
+    const char *const *files;       /* all that were read, in order */
+    size_t n_files;
+    struct config_group sections[CONFIG_N_SECTIONS];        /* not LISTEN and MODEL */
+    struct config_group **listeners;
+    size_t n_listeners;
+    struct config_group **models;
+    size_t n_models;
+    struct arena *arena;
+};
+
+/* 0 and a configuration the caller frees, or -EINVAL and in `errors` one line
+ * for each fault; -ENOENT when there is no such file (one line too). */
+int config_load(const char *path, struct config **ret, struct buf *errors);
+void config_free(struct config *c);                 /* NULL is fine */
+DEFINE_CLEANUP(struct config *, config_free)
+
+/* Values of a section: config_int(c, SUPERVISOR_drain_s). */
+int64_t config_int(const struct config *c, enum config_key key);
+const char *config_str(const struct config *c, enum config_key key);       /* NULL: unset */
+
+/* The settings as a file that loads to the same settings, each with a comment
+ * that says where it comes from. */
+void config_dump(const struct config *c, struct buf *out);
+/* "ms, 50 to 60000", as etc/fastchat.conf and the manual say it. */
+void config_row_range(const struct config_row *row, struct buf *out);
+/* `key = default;` as it could stand in a file; nothing for a row without one. */
+void config_row_default(const struct config_row *row, struct buf *out);
+
+/* What a child is told (docs/wire.md, part 1). The worker's own address is
+ * `worker_name`; `replica` counts from 0. */
+void config_controller_settings(const struct config *c, struct buf *out);
+void config_api_settings(const struct config *c, struct buf *out);
+void config_worker_settings(const struct config *c, size_t model, int replica,
+                            const char *worker_name, struct buf *out);
+
+/* Paths of sockets in the runtime folder. */
+void config_socket_path(const struct config *c, const char *name, struct buf *out);
+void config_worker_socket(const struct config *c, size_t model, int replica, struct buf *out);
+/* The address of a replica that `key` (MODEL_listen or MODEL_advertise) names,
+ * with the port counted upward; empty when it is not set or above 65535. */
+void config_worker_tcp(const struct config *c, size_t model, int replica, enum config_key key,
+                       struct buf *out);
+
+#endif

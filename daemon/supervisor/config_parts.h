@@ -1,0 +1,31 @@
+/* config_parts.h - what the files that make up config.h share: faults, the
+ * scan before libconfig, the checks after it.
+ */
+#ifndef DAEMON_SUPERVISOR_CONFIG_PARTS_H
+#define DAEMON_SUPERVISOR_CONFIG_PARTS_H
+
+#include "daemon/supervisor/config.h"
+
+struct err;
+
+/* Collects one line a fault; after a hundred it only counts. */
+struct config_faults {
+    struct buf *out;
+    size_t n;
+};
+
+void config_fault(struct config_faults *f, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Copies a file's text for libconfig and sees to what that does not: integers
+ * over 32 bits get the suffix that they need there (it would wrap them
+ * silently), and text that it would misread or that would end the process
+ * (NUL, bytes that are not UTF-8, @include, absurd nesting, integers over 64
+ * bits) is refused: -EINVAL, the line and a sentence. */
+int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, struct err *err);
+
+/* What is wrong between values that are each right: missing ones, duplicates,
+ * files, addresses, times that contradict each other. */
+void config_check(struct config *c, struct config_faults *faults);
+
+#endif
