@@ -1,0 +1,66 @@
+#include "daemon/supervisor/supervisor_parts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { EXIT_NO_PROGRAM = 127 };
+
+/* What systemd said to the parent is not for the children. */
+static const char *const private_variables[] = {
+    "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
+};
+
+static void take_descriptors(int channel)
+{
+    int null = open("/dev/null", O_RDWR);
+
+    if (null >= 0)
+        dup2(null, 0);
+    if (channel == CONTROL_FD)
+        fcntl(channel, F_SETFD, 0);
+    else
+        dup2(channel, CONTROL_FD);
+    close_range(CONTROL_FD + 1, ~0u, 0);
+}
+
+static _Noreturn void become(const char *program, const char *const *argv, int channel, pid_t parent)
+{
+    sigset_t none;
+
+    setpgid(0, 0);
+    /* The signal comes when the parent's thread ends; it may have before this
+     * line, and then nobody would ever end us. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    for (int i = 1; i < NSIG; i++)
+        signal(i, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    for (size_t i = 0; i < sizeof private_variables / sizeof private_variables[0]; i++)
+        unsetenv(private_variables[i]);
+    take_descriptors(channel);
+    execv(program, (char *const *)argv);
+    dprintf(2, "%s: %s\n", program, strerror(errno));
+    _exit(EXIT_NO_PROGRAM);
+}
+
+pid_t spawn(const char *program, const char *const *argv, int channel)
+{
+    pid_t parent = getpid();
+    pid_t pid = fork();
+
+    if (pid == 0)
+        become(program, argv, channel, parent);
+    if (pid < 0)
+        return -errno;
+    setpgid(pid, pid);          /* whoever comes first; a kill may follow at once */
+    return pid;
+}

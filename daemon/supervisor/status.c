@@ -1,0 +1,120 @@
+#include "base/clock.h"
+#include "base/json.h"
+#include "daemon/supervisor/supervisor_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char *model_name(const struct unit *u)
+{
+    return u->sup->config->models[u->model]->values[MODEL_name].s;
+}
+
+/* For clients of the model a worker that will be back is one that loads. */
+static const char *public_state(const struct unit *u)
+{
+    return unit_state_name(u->state == UNIT_WAITING ? UNIT_LOADING : u->state);
+}
+
+void status_models(const struct supervisor *s, struct buf *out)
+{
+    struct json_writer w = json_writer(out);
+
+    json_open(&w, '{');
+    json_key(&w, "models");
+    json_open(&w, '[');
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (u->role != UNIT_WORKER)
+            continue;
+        json_open(&w, '{');
+        json_kstr(&w, "name", model_name(u));
+        json_kint(&w, "replica", u->replica);
+        json_kstr(&w, "state", public_state(u));
+        json_kstr(&w, "reason", u->reason);
+        json_kint(&w, "restarts", (int64_t)u->n_restarts);
+        json_close(&w, '}');
+    }
+    json_close(&w, ']');
+    json_close(&w, '}');
+}
+
+static int64_t rss_kb(pid_t pid)
+{
+    char path[64];
+    long pages = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    f = fopen(path, "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%*d %ld", &pages) != 1)
+        pages = 0;
+    fclose(f);
+    return (int64_t)pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
+{
+    static const char *const roles[] = { [UNIT_CONTROLLER] = "controller", [UNIT_API] = "api", [UNIT_WORKER] = "worker" };
+
+    json_open(w, '{');
+    json_kstr(w, "role", roles[u->role]);
+    if (u->role == UNIT_WORKER) {
+        json_kstr(w, "model", model_name(u));
+        json_kint(w, "replica", u->replica);
+    }
+    json_kint(w, "pid", u->pid);
+    json_kstr(w, "state", unit_state_name(u->state));
+    json_kint(w, "since_s", (int64_t)((now - u->since_us) / 1000000));
+    json_kint(w, "restarts", (int64_t)u->n_restarts);
+    json_kstr(w, "reason", u->reason);
+    json_kint(w, "rss_kb", u->pid ? rss_kb(u->pid) : 0);
+    json_key(w, "stats");
+    json_raw(w, u->stats ? u->stats : "{}");
+    json_close(w, '}');
+}
+
+void status_reply(const struct supervisor *s, struct buf *out)
+{
+    struct json_writer w = json_writer(out);
+    uint64_t now = clock_mono_us();
+
+    json_open(&w, '{');
+    json_kstr(&w, "version", FASTCHAT_VERSION);
+    json_kint(&w, "pid", getpid());
+    json_kint(&w, "uptime_s", (int64_t)((now - s->started_us) / 1000000));
+    json_kstr(&w, "config", s->config->path);
+    json_key(&w, "listeners");
+    json_open(&w, '[');
+    for (size_t i = 0; i < s->api->n_sockets; i++)
+        json_str(&w, s->api->sockets[i].bound.text);
+    json_close(&w, ']');
+    json_key(&w, "children");
+    json_open(&w, '[');
+    for (size_t i = 0; i < s->n_units; i++)
+        put_child(&w, s->units[i], now);
+    json_close(&w, ']');
+    json_close(&w, '}');
+}
+
+void status_line(const struct supervisor *s, struct buf *out)
+{
+    size_t n = 0, ready = 0, n_failed = 0;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        n += u->role == UNIT_WORKER;
+        ready += u->role == UNIT_WORKER && u->state == UNIT_READY;
+    }
+    buf_printf(out, "%s, %zu of %zu workers ready",
+               s->phase != STOP_NOT ? "stopping" : s->api->state == UNIT_READY ? "serving" : "starting", ready, n);
+    for (size_t i = 0; i < s->n_units; i++)
+        if (s->units[i]->state == UNIT_FAILED && n_failed++ < 5)
+            buf_printf(out, "%s%s", n_failed == 1 ? "; failed: " : ", ", s->units[i]->name);
+    if (n_failed > 5)
+        buf_printf(out, " and %zu more", n_failed - 5);
+}

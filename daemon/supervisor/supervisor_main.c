@@ -1,0 +1,162 @@
+/* The command line of fastchatd as the supervisor. */
+#include "daemon/roles.h"
+
+#include "base/log.h"
+#include "daemon/supervisor/config.h"
+#include "daemon/supervisor/supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char default_path[] = "/etc/fastchat/fastchat.conf";
+static const char help[] =
+    "Usage: fastchatd [-c FILE]\n"
+    "       fastchatd --check-config [-c FILE]\n"
+    "       fastchatd --dump-config [-c FILE]\n"
+    "\n"
+    "The fastchat service: starts and watches the controller, a worker for each\n"
+    "model, and the API.\n"
+    "\n"
+    "  -c, --config FILE   the configuration (default: %s);\n"
+    "                      FILE's folder may hold conf.d/*.conf too\n"
+    "      --check-config  only say what is wrong with it\n"
+    "      --dump-config   print all settings in force, and where they come from\n"
+    "  -h, --help          this text\n"
+    "      --version       the version\n"
+    "\n"
+    "Exit codes: 0 done, 1 failure, 2 wrong usage, 78 wrong configuration.\n";
+
+enum { EXIT_USAGE = 2 };
+enum { RUN, CHECK, DUMP };
+
+struct arguments {
+    const char *path;
+    int what;
+};
+
+static int put_text(FILE *to, const struct buf *text)
+{
+    return fputs(buf_str(text), to) < 0 || fflush(to) ? EXIT_FAILED : EXIT_DONE;
+}
+
+static int check(const char *path, int what)
+{
+    CLEANUP(config_free) struct config *c = NULL;
+    BUF_LOCAL text = BUF_INIT;
+
+    if (config_load(path, &c, &text)) {
+        put_text(stderr, &text);
+        return EXIT_CONFIG;
+    }
+    if (what == DUMP)
+        config_dump(c, &text);
+    else
+        buf_printf(&text, "%s: configuration is fine\n", path);
+    return put_text(stdout, &text);
+}
+
+/* A child is started by the path that we were, or beside it. */
+static void find_programs(char *own, size_t own_size, char *worker, size_t worker_size)
+{
+    ssize_t n = readlink("/proc/self/exe", own, own_size - 1);
+    const char *slash;
+
+    own[n > 0 ? n : 0] = 0;
+    slash = strrchr(own, '/');
+    snprintf(worker, worker_size, "%.*s/fastchat-worker", slash ? (int)(slash - own) : 0, own);
+    if (access(worker, X_OK) < 0)
+        snprintf(worker, worker_size, "%s/fastchat-worker", FASTCHAT_LIBEXECDIR);
+}
+
+static void log_faults(char *text)
+{
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        log_event(LOG_ERR, "config", NULL, "%s", line);
+}
+
+static int serve(const char *path)
+{
+    CLEANUP(config_free) struct config *c = NULL;
+    BUF_LOCAL faults = BUF_INIT;
+    char own[PATH_MAX], worker[PATH_MAX];
+    struct supervisor_options options = { .program = own, .worker_program = worker };
+
+    log_open("supervisor", LOG_INFO);
+    if (config_load(path, &c, &faults)) {
+        if (faults.data)
+            log_faults(faults.data);
+        return EXIT_CONFIG;
+    }
+    log_set_level(log_level_of(config_str(c, SUPERVISOR_log_level)));
+    find_programs(own, sizeof own, worker, sizeof worker);
+    return supervisor_run(c, &options);
+}
+
+/* An exit code, or -1: go on. */
+static int parse(int argc, char **argv, struct arguments *a)
+{
+    static const struct option options[] = {
+        { "config", required_argument, NULL, 'c' },
+        { "check-config", no_argument, NULL, 'C' },
+        { "dump-config", no_argument, NULL, 'D' },
+        { "help", no_argument, NULL, 'h' },
+        { "version", no_argument, NULL, 'V' },
+        { 0 },
+    };
+    int o;
+
+    while ((o = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
+        switch (o) {
+        case 'c':
+            a->path = optarg;
+            break;
+        case 'C':
+            a->what = CHECK;
+            break;
+        case 'D':
+            a->what = DUMP;
+            break;
+        case 'h':
+            printf(help, default_path);
+            return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+        case 'V':
+            printf("fastchatd %s\n", FASTCHAT_VERSION);
+            return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+        default:
+            fprintf(stderr, "Try 'fastchatd --help'.\n");
+            return EXIT_USAGE;
+        }
+    if (optind < argc) {
+        fprintf(stderr, "fastchatd: unknown argument '%s'; try 'fastchatd --help'\n", argv[optind]);
+        return EXIT_USAGE;
+    }
+    return -1;
+}
+
+/* Descriptors 0 to 2 are open, so that no socket becomes one of them. */
+static void open_standard_descriptors(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    fd_close(fd);
+}
+
+int supervisor_main(int argc, char **argv)
+{
+    struct arguments a = { .path = default_path };
+    int code;
+
+    open_standard_descriptors();
+    code = parse(argc, argv, &a);
+    if (code >= 0)
+        return code;
+    return a.what == RUN ? serve(a.path) : check(a.path, a.what);
+}

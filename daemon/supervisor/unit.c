@@ -1,0 +1,706 @@
+/* A child's life.
+ *
+ * Time: one deadline a unit, on the monotonic clock, moved by every frame that
+ * comes. When it passes, what waits on the channel is read first, and when the
+ * supervisor itself was held up (stopped, starved, suspended) the child gets
+ * one more limit: silence that we slept through proves nothing.
+ *
+ * Mail: everything that is to be said to a child is a bit, sent in a fixed
+ * order as long as its queue takes it and continued when it reads again. So
+ * nothing is lost and nothing waits, and two changes of the models in a row
+ * are one message.
+ */
+#include "daemon/supervisor/unit.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/id.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "daemon/roles.h"
+#include "daemon/supervisor/supervisor_parts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { BACKLOG = 1024, ACCURACY_US = 1000, BUSY_MAX_MS = 3600000, STATS_MAX = 16384 };
+
+static const struct json_limits frame_limits = {
+    .bytes = CONTROL_PAYLOAD, .depth = 8, .string_bytes = 16384, .values = 1000,
+};
+
+const char *unit_state_name(enum unit_state state)
+{
+    static const char *const names[] = {
+        [UNIT_STOPPED] = "stopped",   [UNIT_WAITING] = "restarting", [UNIT_LOADING] = "loading",
+        [UNIT_READY] = "ready",       [UNIT_DRAINING] = "draining",  [UNIT_FAILED] = "failed",
+    };
+
+    return names[state];
+}
+
+static const char *model_name(const struct unit *u)
+{
+    return u->role == UNIT_WORKER ? u->sup->config->models[u->model]->values[MODEL_name].s : NULL;
+}
+
+/* A line with the fields that searches go by. */
+static void event(const struct unit *u, int level, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void event(const struct unit *u, int level, const char *kind, const char *fmt, ...)
+{
+    char text[1024], restarts[24];
+    const char *fields[] = { "FASTCHAT_CHILD", u->name, "FASTCHAT_RESTARTS", restarts,
+                             "FASTCHAT_MODEL", model_name(u), NULL };
+    va_list ap;
+
+    if (u->role != UNIT_WORKER)
+        fields[4] = NULL;
+    snprintf(restarts, sizeof restarts, "%" PRIu64, u->n_restarts);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    log_event(level, kind, fields, "%s %s", u->name, text);
+}
+
+static void set_state(struct unit *u, enum unit_state state)
+{
+    if (u->state != state)
+        u->since_us = clock_mono_us();
+    u->state = state;
+    u->ready_us = state == UNIT_READY ? u->since_us : 0;
+    supervisor_news(u->sup);
+}
+
+static void set_deadline(struct unit *u, uint64_t in_us)
+{
+    u->deadline_us = clock_mono_us() + in_us;
+    sd_event_source_set_time(u->deadline, u->deadline_us);
+    sd_event_source_set_enabled(u->deadline, SD_EVENT_ONESHOT);
+}
+
+static uint64_t heartbeat_limit_us(const struct unit *u)
+{
+    return (uint64_t)config_int(u->sup->config, SUPERVISOR_heartbeat_limit_ms) * 1000;
+}
+
+static uint64_t start_limit_us(const struct unit *u)
+{
+    return (uint64_t)config_int(u->sup->config, SUPERVISOR_start_s) * 1000000;
+}
+
+/* ---- sockets ---- */
+
+int unit_add_socket(struct unit *u, const char *name, const char *address, mode_t mode, gid_t group,
+                    bool keep, struct err *err)
+{
+    struct unit_socket *more = realloc(u->sockets, (u->n_sockets + 1) * sizeof *more);
+    struct unit_socket *k;
+
+    if (!more)
+        return err_set(err, -ENOMEM, "no memory");
+    u->sockets = more;
+    k = &more[u->n_sockets];
+    *k = (struct unit_socket){ .mode = mode, .group = group, .keep = keep, .fd = -1 };
+    snprintf(k->name, sizeof k->name, "%s", name);
+    if (address_parse(address, &k->address, err))
+        return -EINVAL;
+    u->n_sockets++;
+    return 0;
+}
+
+int unit_bind(struct unit *u, struct err *err)
+{
+    for (size_t i = 0; i < u->n_sockets; i++) {
+        struct unit_socket *k = &u->sockets[i];
+        int r;
+
+        if (k->fd >= 0)
+            continue;
+        r = address_listen(&k->address, BACKLOG, k->mode, k->group, &k->fd, err);
+        if (r == 0)
+            r = address_local(k->fd, &k->bound, err);
+        if (r) {
+            fd_close(STEAL_FD(k->fd));
+            return r;
+        }
+        if (k->address.is_unix)
+            k->bound = k->address;
+    }
+    return 0;
+}
+
+static void close_sockets(struct unit *u, bool kept_too)
+{
+    for (size_t i = 0; i < u->n_sockets; i++)
+        if (kept_too || !u->sockets[i].keep)
+            fd_close(STEAL_FD(u->sockets[i].fd));
+}
+
+static void unlink_sockets(struct unit *u)
+{
+    for (size_t i = 0; i < u->n_sockets; i++)
+        if (u->sockets[i].address.is_unix && u->sockets[i].bound.is_unix)
+            unlink(u->sockets[i].address.path);
+}
+
+/* ---- mail ---- */
+
+/* The name under which a worker registers: as others reach it, with the port
+ * that it really has. */
+static void worker_name(const struct unit *u, struct buf *out)
+{
+    const struct config *c = u->sup->config;
+    BUF_LOCAL advertised = BUF_INIT;
+
+    for (size_t i = 0; i < u->n_sockets; i++)
+        if (strcmp(u->sockets[i].name, "worker.tcp") == 0) {
+            config_worker_tcp(c, u->model, u->replica, MODEL_advertise, &advertised);
+            buf_printf(out, "http://%s", advertised.len ? buf_str(&advertised) : u->sockets[i].bound.text);
+            return;
+        }
+    buf_adds(out, "unix:");
+    config_worker_socket(c, u->model, u->replica, out);
+}
+
+static void settings(const struct unit *u, struct buf *out)
+{
+    const struct config *c = u->sup->config;
+    BUF_LOCAL name = BUF_INIT;
+
+    switch (u->role) {
+    case UNIT_CONTROLLER:
+        config_controller_settings(c, out);
+        break;
+    case UNIT_API:
+        config_api_settings(c, out);
+        break;
+    case UNIT_WORKER:
+        worker_name(u, &name);
+        config_worker_settings(c, u->model, u->replica, buf_str(&name), out);
+        break;
+    }
+}
+
+static int send_settings(struct unit *u)
+{
+    BUF_LOCAL text = BUF_INIT;
+
+    settings(u, &text);
+    if (text.failed)
+        return -ENOMEM;
+    return control_send_memfd(u->channel, CONTROL_SETTINGS, buf_str(&text), text.len, NULL);
+}
+
+static int send_sockets(struct unit *u)
+{
+    while (u->next_socket < u->n_sockets) {
+        const struct unit_socket *k = &u->sockets[u->next_socket];
+        char text[64];
+        int r, n = snprintf(text, sizeof text, "{\"name\":\"%s\"}", k->name);
+
+        r = control_send(u->channel, CONTROL_LISTEN, text, (size_t)n, &k->fd, 1);
+        if (r)
+            return r;
+        u->next_socket++;
+    }
+    close_sockets(u, false);
+    return 0;
+}
+
+static int send_start(struct unit *u)
+{
+    int r = control_send_json(u->channel, CONTROL_START, "{}");
+
+    u->started = r == 0;
+    return r;
+}
+
+static int send_models(struct unit *u)
+{
+    BUF_LOCAL text = BUF_INIT;
+
+    status_models(u->sup, &text);
+    if (text.failed)
+        return -ENOMEM;
+    return control_send_memfd(u->channel, CONTROL_MODELS, buf_str(&text), text.len, NULL);
+}
+
+static int send_drain(struct unit *u)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "{\"limit_ms\":%" PRIu64 "}", supervisor_drain_left_ms(u->sup));
+    return control_send_json(u->channel, CONTROL_DRAIN, text);
+}
+
+static int send_one(struct unit *u, unsigned mail)
+{
+    switch (mail) {
+    case MAIL_SETTINGS:
+        return send_settings(u);
+    case MAIL_SOCKETS:
+        return send_sockets(u);
+    case MAIL_START:
+        return send_start(u);
+    case MAIL_MODELS:
+        return send_models(u);
+    case MAIL_DRAIN:
+        return send_drain(u);
+    default:
+        return control_send_json(u->channel, CONTROL_STOP, "{}");
+    }
+}
+
+static void flush(struct unit *u)
+{
+    if (!u->greeted || u->killed || u->channel < 0)
+        return;
+    for (unsigned bit = 1; bit <= MAIL_STOP; bit <<= 1) {
+        int r;
+
+        if (!(u->mail & bit))
+            continue;
+        r = send_one(u, bit);
+        if (r == CONTROL_AGAIN) {
+            sd_event_source_set_io_events(u->io, EPOLLIN | EPOLLOUT);
+            return;
+        }
+        if (r < 0) {
+            unit_kill(u, "could not be told something: %s", strerror(-r));
+            return;
+        }
+        u->mail &= ~bit;        /* CONTROL_EOF: its end comes as an event of its own */
+    }
+    sd_event_source_set_io_events(u->io, EPOLLIN);
+}
+
+void unit_post(struct unit *u, unsigned mail)
+{
+    if (u->pid == 0)
+        return;
+    u->mail |= mail;
+    flush(u);
+}
+
+/* ---- frames ---- */
+
+/* A field that must be text or absent; NULL in the latter case. */
+static int get_text(const cJSON *tree, const char *key, const char **ret, struct err *err)
+{
+    *ret = NULL;
+    return json_get_string(tree, key, ret, err) < 0 ? -EPROTO : 0;
+}
+
+static int take_hello(struct unit *u, const cJSON *tree, struct err *err)
+{
+    const char *version;
+    int64_t pid = 0;
+
+    if (u->greeted)
+        return err_set(err, -EPROTO, "HELLO came twice");
+    if (json_get_int(tree, "pid", 1, INT32_MAX, &pid, err) < 0 || get_text(tree, "version", &version, err))
+        return -EPROTO;
+    if (pid != u->pid)
+        return err_set(err, -EPROTO, "HELLO names process %" PRIi64, pid);
+    if (!version || strcmp(version, FASTCHAT_VERSION) != 0)
+        log_warning("%s is version %s, but this is %s", u->name, version ? version : "(none)",
+                    FASTCHAT_VERSION);
+    u->greeted = true;
+    unit_post(u, MAIL_SETTINGS | MAIL_SOCKETS | MAIL_START |
+                     (u->role == UNIT_WORKER ? 0 : MAIL_MODELS));
+    return 0;
+}
+
+static void became_ready(struct unit *u)
+{
+    u->reason[0] = 0;
+    event(u, LOG_INFO, "ready", "is ready after %.2f s", (double)(clock_mono_us() - u->spawned_us) / 1e6);
+}
+
+static int take_state(struct unit *u, const cJSON *tree, struct err *err)
+{
+    static const enum unit_state known[] = { UNIT_LOADING, UNIT_READY, UNIT_DRAINING, UNIT_FAILED };
+    const char *name, *text;
+
+    if (get_text(tree, "state", &name, err) || get_text(tree, "text", &text, err))
+        return -EPROTO;
+    for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(unit_state_name(known[i]), name) != 0)
+            continue;
+        if (text && known[i] == UNIT_FAILED) {
+            snprintf(u->reason, sizeof u->reason, "%s", text);
+            u->told = true;
+        }
+        if (known[i] == UNIT_READY && u->state != UNIT_READY)
+            became_ready(u);
+        if (known[i] == UNIT_FAILED && u->state != UNIT_FAILED)
+            event(u, LOG_ERR, "fault", "says that it fails: %s", text ? text : "no reason given");
+        set_state(u, known[i]);
+        return 0;
+    }
+    return err_set(err, -EPROTO, "STATE names no known state");
+}
+
+/* Returns how long the next sign of life may take longer than usual. */
+static int take_heartbeat(struct unit *u, const cJSON *tree, uint64_t *ret_busy_us, struct err *err)
+{
+    const cJSON *stats = NULL;
+    int64_t busy_ms = 0;
+    BUF_LOCAL text = BUF_INIT;
+    struct json_writer w = json_writer(&text);
+
+    if (json_get_int(tree, "busy_ms", 0, BUSY_MAX_MS, &busy_ms, err) < 0 ||
+        json_get_object(tree, "stats", &stats, err) < 0)
+        return -EPROTO;
+    *ret_busy_us = (uint64_t)busy_ms * 1000;
+    if (!stats)
+        return 0;
+    text.limit = STATS_MAX;
+    json_tree(&w, stats);
+    if (text.failed)
+        return err_set(err, -EPROTO, "statistics of more than %d bytes", STATS_MAX);
+    free(u->stats);
+    u->stats = buf_take(&text);
+    return 0;
+}
+
+static int take_frame(struct unit *u, const struct control_frame *f, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    uint64_t busy_us = 0;
+    int r;
+
+    if (f->n_fds)
+        return err_set(err, -EPROTO, "a frame of type %d brought descriptors", f->type);
+    if (!u->greeted && f->type != CONTROL_HELLO)
+        return err_set(err, -EPROTO, "a frame of type %d came before HELLO", f->type);
+    r = f->len ? json_parse(f->payload, f->len, &frame_limits, &tree, err) : 0;
+    if (r)
+        return r;
+    if (tree && !cJSON_IsObject(tree))
+        return err_set(err, -EPROTO, "a frame of type %d holds no object", f->type);
+    switch (f->type) {
+    case CONTROL_HELLO:
+        r = take_hello(u, tree, err);
+        break;
+    case CONTROL_STATE:
+        r = take_state(u, tree, err);
+        break;
+    case CONTROL_HEARTBEAT:
+        r = take_heartbeat(u, tree, &busy_us, err);
+        break;
+    default:
+        return err_set(err, -EPROTO, "a child cannot send frames of type %d", f->type);
+    }
+    if (r == 0)
+        set_deadline(u, heartbeat_limit_us(u) + busy_us);
+    return r;
+}
+
+/* One frame. False when there is none, or none can be read any more. */
+static bool read_frame(struct unit *u)
+{
+    struct control_frame *f = &u->sup->frame;
+    struct err err = { 0 };
+    int r;
+
+    if (u->killed || u->channel < 0)
+        return false;
+    r = control_recv(u->channel, f, &err);
+    if (r == CONTROL_AGAIN)
+        return false;
+    if (r == CONTROL_EOF) {
+        /* Its exit follows; if it does not, the deadline will. */
+        sd_event_source_set_enabled(u->io, SD_EVENT_OFF);
+        return false;
+    }
+    if (r == 0) {
+        r = take_frame(u, f, &err);
+        control_close_fds(f);
+    }
+    if (r < 0)
+        unit_kill(u, "sent something wrong: %s", err_text(&err));
+    return r == 0;
+}
+
+static int on_channel(sd_event_source *s, int fd, uint32_t events, void *user)
+{
+    struct unit *u = user;
+
+    if (u->killed)
+        sd_event_source_set_enabled(s, SD_EVENT_OFF);
+    else if (!read_frame(u) || events & EPOLLOUT)
+        flush(u);
+    return 0;
+}
+
+static int on_deadline(sd_event_source *s, uint64_t usec, void *user)
+{
+    struct unit *u = user;
+    uint64_t planned = u->deadline_us, now = clock_mono_us();
+
+    while (read_frame(u))
+        continue;
+    if (u->killed || u->deadline_us > planned)
+        return 0;
+    if (now - planned > heartbeat_limit_us(u) / 2) {
+        log_notice("the supervisor was held up for %.1f s: %s gets more time", (double)(now - planned) / 1e6,
+                   u->name);
+        set_deadline(u, heartbeat_limit_us(u));
+        return 0;
+    }
+    if (u->greeted)
+        unit_kill(u, "gave no sign of life in time");
+    else
+        unit_kill(u, "gave no sign of life within %.1f s of its start", (double)start_limit_us(u) / 1e6);
+    return 0;
+}
+
+/* ---- start ---- */
+
+static void went_down(struct unit *u, bool for_good);
+
+static int on_delay(sd_event_source *s, uint64_t usec, void *user)
+{
+    struct unit *u = user;
+
+    u->n_restarts++;
+    unit_start(u);
+    return 0;
+}
+
+static void describe_exit(struct unit *u, const siginfo_t *si)
+{
+    const char *name = si->si_code == CLD_EXITED ? NULL : sigabbrev_np(si->si_status);
+
+    if (u->killed || u->told)
+        return;                 /* a better reason is there */
+    if (si->si_code != CLD_EXITED)
+        snprintf(u->reason, sizeof u->reason, "was ended by signal %d (SIG%s)", si->si_status,
+                 name ? name : "?");
+    else if (si->si_status == 0)
+        snprintf(u->reason, sizeof u->reason, "ended, which nobody had asked for");
+    else if (si->si_status == EXIT_CONFIG)
+        snprintf(u->reason, sizeof u->reason, "cannot work with this configuration (exit code %d)", EXIT_CONFIG);
+    else
+        snprintf(u->reason, sizeof u->reason, "ended with exit code %d", si->si_status);
+}
+
+static void forget_process(struct unit *u)
+{
+    u->io = sd_event_source_disable_unref(u->io);
+    u->exit = sd_event_source_disable_unref(u->exit);
+    u->deadline = sd_event_source_disable_unref(u->deadline);
+    fd_close(STEAL_FD(u->channel));
+    free(STEAL(u->stats));
+    u->mail = 0;
+    u->pid = 0;
+}
+
+static int on_exit_event(sd_event_source *s, const siginfo_t *si, void *user)
+{
+    struct unit *u = user;
+    pid_t pid = u->pid;
+    bool config = si->si_code == CLD_EXITED && si->si_status == EXIT_CONFIG;
+
+    while (read_frame(u))       /* its last words */
+        continue;
+    /* The leader is still a zombie here, so its number names its group alone. */
+    kill(-pid, SIGKILL);
+    describe_exit(u, si);
+    forget_process(u);
+    close_sockets(u, false);
+    if (u->stopping)
+        event(u, LOG_INFO, "exit", "(pid %d) has stopped", (int)pid);
+    else
+        event(u, LOG_WARNING, "exit", "(pid %d) is down: %s", (int)pid, u->reason);
+    went_down(u, config);
+    return 0;
+}
+
+static void wait_and_start(struct unit *u, uint64_t delay_us)
+{
+    event(u, LOG_NOTICE, "restart", "starts again in %.3f s (restart %" PRIu64 ")", (double)delay_us / 1e6,
+          u->n_restarts + 1);
+    set_state(u, UNIT_WAITING);
+    u->delay = sd_event_source_disable_unref(u->delay);
+    if (sd_event_add_time(u->sup->event, &u->delay, CLOCK_MONOTONIC, clock_mono_us() + delay_us,
+                          ACCURACY_US, on_delay, u) < 0) {
+        set_state(u, UNIT_FAILED);
+        supervisor_fail(u->sup, EXIT_FAILED);
+    }
+}
+
+static void failed(struct unit *u, int code)
+{
+    event(u, LOG_ERR, "failed", "is failed and will not be started again: %s", u->reason);
+    set_state(u, UNIT_FAILED);
+    if (u->role != UNIT_WORKER)
+        supervisor_fail(u->sup, code);
+}
+
+/* It has no process (any more). */
+static void went_down(struct unit *u, bool for_good)
+{
+    uint64_t now = clock_mono_us(), delay;
+    uint64_t ready_us = u->ready_us ? now - u->ready_us : 0;
+
+    if (u->stopping)
+        set_state(u, UNIT_STOPPED);
+    else if (for_good)
+        failed(u, EXIT_CONFIG);
+    else if (restart_next(&u->restart, &u->sup->restart_limits, now, ready_us, id_random_u64(), &delay) ==
+             RESTART_OVER_BUDGET)
+        failed(u, EXIT_FAILED);
+    else
+        wait_and_start(u, delay);
+    if (u->state != UNIT_WAITING)
+        supervisor_down(u->sup, u);
+}
+
+static int watch(struct unit *u, struct err *err)
+{
+    sd_event *e = u->sup->event;
+    int r = sd_event_add_child(e, &u->exit, u->pid, WEXITED, on_exit_event, u);
+
+    if (r >= 0)
+        r = sd_event_add_io(e, &u->io, u->channel, EPOLLIN, on_channel, u);
+    if (r >= 0)     /* what a child said comes before what its silence means */
+        r = sd_event_source_set_priority(u->io, SD_EVENT_PRIORITY_IMPORTANT);
+    if (r >= 0)
+        r = sd_event_add_time(e, &u->deadline, CLOCK_MONOTONIC, UINT64_MAX, ACCURACY_US, on_deadline, u);
+    return r < 0 ? err_errno(err, r, "event source") : 0;
+}
+
+static int make_process(struct unit *u, struct err *err)
+{
+    const struct supervisor_options *o = u->sup->options;
+    const char *program = u->role == UNIT_WORKER ? o->worker_program : o->program;
+    const char *role = u->role == UNIT_API ? "api" : "controller";
+    char replica[16];
+    const char *worker[] = { "fastchat-worker", model_name(u), replica, NULL };
+    const char *other[] = { "fastchatd", role, NULL };
+    CLEANUP(fd_close) int theirs = -1;
+    int pair[2];
+    pid_t pid;
+
+    snprintf(replica, sizeof replica, "%d", u->replica);
+    if (access(program, X_OK) < 0)
+        return err_errno(err, -errno, "%s", program);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_errno(err, -errno, "socketpair");
+    u->channel = pair[0];
+    theirs = pair[1];
+    pid = spawn(program, u->role == UNIT_WORKER ? worker : other, theirs);
+    if (pid < 0)
+        return err_errno(err, (int)pid, "fork");
+    u->pid = pid;
+    return watch(u, err);
+}
+
+void unit_start(struct unit *u)
+{
+    struct err err = { 0 };
+    int r;
+
+    u->greeted = u->started = u->killed = u->told = false;
+    u->next_socket = 0;
+    u->mail = 0;
+    r = unit_bind(u, &err);
+    if (r == 0)
+        r = make_process(u, &err);
+    if (r) {
+        if (u->pid) {           /* nobody would hear of its end: wait here */
+            kill(-u->pid, SIGKILL);
+            waitpid(u->pid, NULL, 0);
+        }
+        forget_process(u);
+        snprintf(u->reason, sizeof u->reason, "could not be started: %s", err_text(&err));
+        event(u, LOG_ERR, "exit", "%s", u->reason);
+        went_down(u, false);
+        return;
+    }
+    u->spawned_us = clock_mono_us();
+    set_deadline(u, start_limit_us(u));
+    event(u, LOG_INFO, "start", "starts (pid %d)", (int)u->pid);
+    set_state(u, UNIT_LOADING);
+}
+
+/* ---- stop ---- */
+
+void unit_kill(struct unit *u, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (u->pid == 0 || u->killed)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(u->reason, sizeof u->reason, fmt, ap);
+    va_end(ap);
+    u->killed = true;
+    sd_event_source_set_enabled(u->deadline, SD_EVENT_OFF);
+    event(u, u->stopping ? LOG_NOTICE : LOG_WARNING, "kill", "(pid %d) is killed: it %s", (int)u->pid, u->reason);
+    kill(-u->pid, SIGKILL);
+}
+
+void unit_stop(struct unit *u, enum unit_mail mail)
+{
+    u->stopping = true;
+    u->delay = sd_event_source_disable_unref(u->delay);
+    if (u->pid == 0) {
+        if (u->state != UNIT_FAILED)
+            set_state(u, UNIT_STOPPED);
+        return;
+    }
+    if (!u->greeted) {
+        unit_kill(u, "had not begun when it was told to stop");
+        return;
+    }
+    if (u->state != UNIT_FAILED)
+        set_state(u, UNIT_DRAINING);
+    unit_post(u, mail);
+}
+
+int unit_new(struct supervisor *s, enum unit_role role, size_t model, int replica,
+             struct unit **ret, struct err *err)
+{
+    struct unit *u = calloc(1, sizeof *u);
+
+    if (!u)
+        return err_set(err, -ENOMEM, "no memory");
+    u->sup = s;
+    u->role = role;
+    u->model = model;
+    u->replica = replica;
+    u->channel = -1;
+    u->since_us = clock_mono_us();
+    if (role == UNIT_WORKER)
+        snprintf(u->name, sizeof u->name, "worker %s/%d", model_name(u), replica);
+    else
+        strcpy(u->name, role == UNIT_API ? "api" : "controller");
+    *ret = u;
+    return 0;
+}
+
+void unit_free(struct unit *u)
+{
+    if (!u)
+        return;
+    if (u->pid) {
+        kill(-u->pid, SIGKILL);
+        waitpid(u->pid, NULL, 0);
+    }
+    forget_process(u);
+    sd_event_source_disable_unref(u->delay);
+    close_sockets(u, true);
+    unlink_sockets(u);
+    free(u->sockets);
+    free(u);
+}
