@@ -1,0 +1,132 @@
+#include "daemon/worker/settings.h"
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <stddef.h>
+
+static const struct { const char *key; size_t offset; double min, max; } floats[] = {
+    { "frequency_penalty", offsetof(struct sample_params, frequency_penalty), -2, 2 },
+    { "min_p", offsetof(struct sample_params, min_p), 0, 1 },
+    { "presence_penalty", offsetof(struct sample_params, presence_penalty), -2, 2 },
+    { "repetition_penalty", offsetof(struct sample_params, repetition_penalty), 0.01, 100 },
+    { "temperature", offsetof(struct sample_params, temperature), 0, 100 },
+    { "top_p", offsetof(struct sample_params, top_p), 0, 1 },
+};
+
+int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err)
+{
+    int64_t top_k = p->top_k;
+    int r;
+
+    for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
+        double v;
+
+        *ret_key = floats[i].key;
+        r = json_get_number(obj, floats[i].key, &v, err);
+        if (r < 0)
+            return r;
+        if (r == JSON_ABSENT)
+            continue;
+        if (v < floats[i].min || v > floats[i].max)
+            return err_set(err, -EINVAL, "'%s' must be between %g and %g, but is %g", floats[i].key,
+                           floats[i].min, floats[i].max, v);
+        *(float *)((char *)p + floats[i].offset) = (float)v;
+    }
+    *ret_key = "top_k";
+    r = json_get_int(obj, "top_k", -1, INT32_MAX, &top_k, err);
+    p->top_k = (int32_t)top_k;
+    return r < 0 ? r : 0;
+}
+
+static int get_text(const cJSON *obj, const char *key, bool needed, const char **ret, struct err *err)
+{
+    int r = json_get_string(obj, key, ret, err);
+
+    if (r == JSON_ABSENT)
+        return needed ? err_set(err, -EINVAL, "'%s' is missing", key) : 0;
+    return r;
+}
+
+static int get_u32(const cJSON *obj, const char *key, int64_t min, uint32_t *ret, struct err *err)
+{
+    int64_t v = *ret;
+    int r = json_get_int(obj, key, min, UINT32_MAX, &v, err);
+
+    *ret = (uint32_t)v;
+    return r < 0 ? r : 0;
+}
+
+static int get_texts(const cJSON *obj, const char *key, struct arena *a, const char *const **ret,
+                     size_t *ret_n, struct err *err)
+{
+    const cJSON *list = NULL, *item;
+    const char **texts;
+    size_t n = 0;
+    int r = json_get_array(obj, key, &list, err);
+
+    if (r < 0)
+        return r;
+    texts = arena_array(a, list ? (size_t)cJSON_GetArraySize(list) + 1 : 1, sizeof texts[0]);
+    if (!texts)
+        return err_set(err, -ENOMEM, "no memory for '%s'", key);
+    cJSON_ArrayForEach(item, list) {
+        if (!cJSON_IsString(item))
+            return err_set(err, -EINVAL, "'%s' must hold strings, but holds %s", key,
+                           json_type_name(item));
+        texts[n++] = item->valuestring;
+    }
+    *ret = texts;
+    *ret_n = n;
+    return 0;
+}
+
+static int read_model(const cJSON *model, struct arena *a, struct settings *s, struct err *err)
+{
+    const cJSON *sampling = NULL;
+    const char *key;
+    int64_t kv_tokens = 0;
+    int r;
+
+    if ((r = get_text(model, "name", true, &s->name, err)) < 0 ||
+        (r = get_texts(model, "aliases", a, &s->aliases, &s->n_aliases, err)) < 0 ||
+        (r = get_text(model, "path", true, &s->path, err)) < 0 ||
+        (r = get_text(model, "device", false, &s->device, err)) < 0 ||
+        (r = get_text(model, "template", false, &s->chat_template, err)) < 0 ||
+        (r = get_u32(model, "replica", 0, &s->replica, err)) < 0 ||
+        (r = get_u32(model, "context", 0, &s->context, err)) < 0 ||
+        (r = get_u32(model, "threads", 0, &s->threads, err)) < 0 ||
+        (r = get_u32(model, "parallel", 1, &s->parallel, err)) < 0 ||
+        (r = get_u32(model, "queue", 0, &s->queue, err)) < 0 ||
+        (r = json_get_int(model, "kv_tokens", 0, (int64_t)1 << 40, &kv_tokens, err)) < 0 ||
+        (r = json_get_object(model, "sampling", &sampling, err)) < 0 ||
+        (r = sampling_read(sampling, &s->sample, &key, err)) < 0)
+        return r;
+    s->kv_tokens = (uint64_t)kv_tokens;
+    return sampling ? get_u32(sampling, "max_tokens", 1, &s->max_tokens, err) : 0;
+}
+
+int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, struct err *err)
+{
+    struct settings s = { .device = "cpu", .chat_template = "auto", .parallel = 1, .queue = 64,
+                          .sample = sample_defaults };
+    const cJSON *model = NULL;
+    int r;
+
+    if ((r = get_text(tree, "worker_name", true, &s.worker_name, err)) < 0 ||
+        (r = get_text(tree, "unix", false, &s.unix_path, err)) < 0 ||
+        (r = get_texts(tree, "controllers", a, &s.controllers, &s.n_controllers, err)) < 0 ||
+        (r = json_get_object(tree, "model", &model, err)) < 0)
+        return r;
+    if (!model)
+        return err_set(err, -EINVAL, "'model' is missing");
+    r = read_model(model, a, &s, err);
+    if (r < 0) {
+        err_place(err, "model");
+        return r;
+    }
+    *ret = s;
+    return 0;
+}

@@ -1,0 +1,38 @@
+/* settings.h - what the supervisor tells a worker (docs/wire.md, part 1), read
+ * into a struct once.
+ */
+#ifndef DAEMON_WORKER_SETTINGS_H
+#define DAEMON_WORKER_SETTINGS_H
+
+#include "gen/engine.h"
+
+#include <cjson/cJSON.h>
+
+struct arena;
+struct err;
+
+struct settings {
+    const char *worker_name;            /* its identity for controllers */
+    const char *unix_path;              /* NULL: none */
+    const char *const *controllers;     /* [n_controllers] */
+    size_t n_controllers;
+    const char *name;                   /* of the model */
+    const char *const *aliases;         /* [n_aliases] */
+    size_t n_aliases;
+    const char *path, *device, *chat_template;
+    uint32_t replica, context, threads, parallel, queue;
+    uint64_t kv_tokens;
+    struct sample_params sample;        /* the configured values over sample_defaults */
+    uint32_t max_tokens;                /* 0: nobody set it */
+};
+
+/* 0 or -EINVAL with the key's name. Strings point into `tree`, lists are in `a`. */
+int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, struct err *err);
+
+#define SEED_LIMIT ((int64_t)1 << 53)   /* what a JSON number holds exactly */
+
+/* The sampling fields of `obj` that are there, each within its range, into *p.
+ * 0, or -EINVAL and the field's name in *ret_key. */
+int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err);
+
+#endif

@@ -1,0 +1,344 @@
+/* One model from start to end: settings, sockets, loading, ready, draining.
+ *
+ * The engine loads on a thread of its own while the loop answers status
+ * requests and beats. The loader writes its result, then `loaded`, then wakes
+ * the loop by the same eventfd that the engine uses for events; from then on
+ * the loop's thread is the engine's caller.
+ *
+ * A model that can not be loaded because of its file or settings is reported
+ * and ends the process with the code that is not restarted; for want of memory
+ * and other passing reasons with the one that is. */
+#include "daemon/worker/worker.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "daemon/child.h"
+#include "daemon/roles.h"
+#include "daemon/worker/register.h"
+#include "ipc/http_client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+static void health(struct http_request *req, void *user)
+{
+    static const char *const status[] = {
+        [WORKER_LOADING] = "{\"status\":\"loading\"}",
+        [WORKER_READY] = "{\"status\":\"ok\"}",
+        [WORKER_DRAINING] = "{\"status\":\"draining\"}",
+    };
+    struct worker *w = user;
+
+    http_reply_json(req, w->phase == WORKER_READY ? 200 : 503, status[w->phase]);
+}
+
+enum { COUNT_BODY_BYTES = 8 << 20 };    /* a count has no context that bounds it */
+
+static const struct http_route routes[] = {
+    { "POST", "/count_token", contract_count_token, COUNT_BODY_BYTES },
+    { "POST", "/fastchat/generate", generate_handle, 0 },
+    { "GET", "/health", health, 0 },
+    { "POST", "/model_details", contract_model_details, 0 },
+    { "POST", "/worker_generate", contract_generate, 0 },
+    { "POST", "/worker_generate_stream", contract_generate_stream, 0 },
+    { "POST", "/worker_get_conv_template", contract_conv_template, 0 },
+    { "POST", "/worker_get_embeddings", contract_embeddings, 0 },
+    { "POST", "/worker_get_status", contract_status, 0 },
+};
+
+/* ---- what others ask ---- */
+
+uint32_t worker_queue_length(const struct worker *w)
+{
+    return w->n_jobs;
+}
+
+const char *worker_refusal(const struct worker *w)
+{
+    switch (w->phase) {
+    case WORKER_LOADING: return "the model is loading";
+    case WORKER_DRAINING: return "the model is stopping";
+    default: return NULL;
+    }
+}
+
+size_t worker_surely_too_long(const struct worker *w, size_t bytes)
+{
+    static const size_t many = 1 << 20;     /* a tenth of a second, and exact numbers read better */
+    size_t least = bytes / w->longest_token;
+
+    return bytes > many && least > engine_info(w->engine)->context_length ? least : 0;
+}
+
+void worker_status(struct worker *w, struct json_writer *out)
+{
+    json_key(out, "model_names");
+    json_open(out, '[');
+    json_str(out, w->set.name);
+    for (size_t i = 0; i < w->set.n_aliases; i++)
+        json_str(out, w->set.aliases[i]);
+    json_close(out, ']');
+    json_kint(out, "speed", 1);
+    json_kint(out, "queue_length", worker_queue_length(w));
+}
+
+bool worker_alive(struct worker *w, uint64_t *seen, uint64_t *ret_busy_ms)
+{
+    uint64_t beats = atomic_load(&w->pulse.beats), until = atomic_load(&w->pulse.busy_until_us),
+             now = clock_mono_us();
+    bool moved = beats != *seen;
+
+    *seen = beats;
+    *ret_busy_ms = until > now ? (until - now) / 1000 + 1 : 0;
+    return moved || until > now || atomic_load(&w->pulse.idle);
+}
+
+static bool alive(uint64_t *busy_ms, void *user)
+{
+    struct worker *w = user;
+
+    return worker_alive(w, &w->pulse_seen, busy_ms);
+}
+
+static void stats(struct json_writer *out, void *user)
+{
+    struct worker *w = user;
+    struct engine_stats s = { 0 };
+
+    if (w->engine)
+        engine_stats(w->engine, &s);
+    json_kint(out, "running", s.running);
+    json_kint(out, "waiting", s.waiting);
+    json_kint(out, "kv_pages", s.kv_pages);
+    json_kint(out, "kv_pages_free", s.kv_pages_free);
+    json_kint(out, "forwards", (int64_t)s.forwards);
+    json_kint(out, "forwards_batched", (int64_t)s.forwards_batched);
+    json_kint(out, "prompt_tokens", (int64_t)s.prompt_tokens);
+    json_kint(out, "generated_tokens", (int64_t)s.generated_tokens);
+    json_kint(out, "queue_length", worker_queue_length(w));
+}
+
+/* ---- draining ---- */
+
+static void drained(void *user)
+{
+    loop_stop(((struct worker *)user)->loop, EXIT_DONE);
+}
+
+void worker_leave_when_done(struct worker *w)
+{
+    if (w->phase != WORKER_DRAINING || w->leaving || w->n_jobs)
+        return;
+    w->leaving = true;
+    http_server_drain(w->server, drained, w);
+}
+
+/* While streams run the sockets stay open and new requests hear a 503. */
+static void drain(uint64_t limit_ms, void *user)
+{
+    struct worker *w = user;
+
+    if (w->phase == WORKER_DRAINING)
+        return;
+    w->phase = WORKER_DRAINING;
+    log_notice("draining: %u requests are left", w->n_jobs);
+    registrar_leave(w->registrar);
+    worker_leave_when_done(w);
+}
+
+/* ---- loading ---- */
+
+static void notify(void *user)
+{
+    struct worker *w = user;
+    uint64_t one = 1;
+
+    if (write(w->wake.fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        log_error("eventfd: %s", strerror(errno));
+}
+
+static void *load(void *user)
+{
+    struct worker *w = user;
+    const struct engine_config config = {
+        .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
+        .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
+        .chat_template = w->set.chat_template, .pulse = &w->pulse, .notify = notify, .notify_user = w,
+    };
+
+    w->load_result = engine_open(&config, &w->opened, w->load_err);
+    atomic_store(&w->loaded, true);
+    notify(w);
+    return NULL;
+}
+
+static bool is_configuration(int error)
+{
+    return error == -ENOENT || error == -EINVAL || error == -ENOTSUP || error == -EACCES;
+}
+
+static void load_failed(struct worker *w)
+{
+    bool configuration = is_configuration(w->load_result);
+
+    log_error("the model can not be loaded: %s", err_text(w->load_err));
+    if (configuration)
+        child_state(w->child, "failed", err_text(w->load_err));
+    loop_stop(w->loop, configuration ? EXIT_CONFIG : EXIT_FAILED);
+}
+
+static size_t longest_token(struct engine *e)
+{
+    uint32_t n = engine_info(e)->vocab_size;
+    size_t longest = 1, len;
+
+    for (uint32_t i = 0; i < n; i++) {
+        engine_token_text(e, (int32_t)i, &len);
+        if (len > longest)
+            longest = len;
+    }
+    return longest;
+}
+
+static void load_done(struct worker *w)
+{
+    const struct engine_info *info;
+
+    pthread_join(w->loader, NULL);
+    w->loader_runs = false;
+    if (w->load_result < 0) {
+        load_failed(w);
+        return;
+    }
+    w->engine = STEAL(w->opened);
+    w->longest_token = longest_token(w->engine);
+    if (w->phase == WORKER_DRAINING)
+        return;
+    info = engine_info(w->engine);
+    log_notice("ready: %s on %s, context %u, %u at once", info->model, info->backend, info->context_length,
+               w->set.parallel);
+    w->phase = WORKER_READY;
+    child_state(w->child, "ready", NULL);
+    registrar_start(w->registrar);
+}
+
+static void on_wake(struct loop_io *io, uint32_t events)
+{
+    struct worker *w = io->user;
+    uint64_t count;
+
+    while (read(io->fd, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+    if (w->loader_runs && atomic_load(&w->loaded))
+        load_done(w);
+    if (w->engine)
+        engine_poll(w->engine, job_event, NULL);
+    worker_leave_when_done(w);
+}
+
+/* ---- start and end ---- */
+
+static int listen_on(struct worker *w, const char *name, struct err *err)
+{
+    int fd = child_take_socket(w->child, name);
+
+    return fd < 0 ? 0 : http_server_listen(w->server, fd, err);
+}
+
+static int open_sockets(struct worker *w, struct err *err)
+{
+    struct http_config config = {
+        .routes = routes, .n_routes = sizeof routes / sizeof routes[0], .user = w,
+    };
+    int r;
+
+    if ((r = http_server_open(w->loop, &config, &w->server, err)) < 0 ||
+        (r = listen_on(w, "worker.unix", err)) < 0 || (r = listen_on(w, "worker.tcp", err)) < 0)
+        return r;
+    return http_client_open(w->loop, &w->client, err);
+}
+
+static int start_loading(struct worker *w, struct err *err)
+{
+    int r;
+
+    w->wake = (struct loop_io){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .fn = on_wake, .user = w };
+    if (w->wake.fd < 0)
+        return err_errno(err, -errno, "eventfd");
+    r = loop_add(w->loop, &w->wake, EPOLLIN);
+    if (r < 0)
+        return err_errno(err, r, "eventfd");
+    r = pthread_create(&w->loader, NULL, load, w);
+    w->loader_runs = r == 0;
+    return r ? err_errno(err, -r, "no thread to load the model") : 0;
+}
+
+/* 0, or the failure with a sentence; then the process ends with EXIT_CONFIG
+ * when the settings are at fault. */
+static int worker_start(struct worker *w, struct err *err)
+{
+    int r;
+
+    w->loop = child_loop(w->child);
+    w->arena = arena_new(0);
+    if (!w->arena)
+        return err_set(err, -ENOMEM, "no memory");
+    r = settings_read(child_settings(w->child), w->arena, &w->set, err);
+    if (r < 0) {
+        err_place(err, "settings");
+        return r;
+    }
+    if ((r = open_sockets(w, err)) < 0 || (r = registrar_open(w, &w->registrar, err)) < 0)
+        return r;
+    return start_loading(w, err);
+}
+
+/* A loader that still runs can not be stopped: the process ends under it. */
+static void worker_stop(struct worker *w, int code)
+{
+    if (w->loader_runs)
+        _exit(code);
+    registrar_close(w->registrar);
+    http_server_close(w->server);       /* cancels what runs, so before the engine */
+    http_client_close(w->client);
+    if (w->wake.events)
+        loop_remove(w->loop, &w->wake);
+    engine_close(w->engine);
+    if (w->wake.fd > 0)
+        close(w->wake.fd);
+    arena_free(w->arena);
+    child_close(w->child);
+}
+
+int worker_main(int argc, char **argv)
+{
+    static char role[160];
+    struct err err = { 0 }, load_err = { 0 };
+    struct worker w = { .load_err = &load_err };
+    const struct child_ops ops = { .drain = drain, .alive = alive, .stats = stats, .user = &w };
+    int r, code;
+
+    if (argc != 3) {
+        fprintf(stderr, "usage: fastchat-worker MODEL REPLICA (started by fastchatd)\n");
+        return EXIT_FAILED;
+    }
+    snprintf(role, sizeof role, "worker %s/%s", argv[1], argv[2]);
+    r = child_open(role, &ops, &w.child, &err);
+    if (r == 0) {
+        r = worker_start(&w, &err);
+        if (r < 0 && is_configuration(r))
+            child_state(w.child, "failed", err_text(&err));
+    }
+    if (r < 0)
+        log_error("%s", err_text(&err));
+    code = r == 0 ? loop_run(w.loop) : is_configuration(r) ? EXIT_CONFIG : EXIT_FAILED;
+    if (code < 0)
+        code = EXIT_FAILED;
+    worker_stop(&w, code);
+    return code;
+}
