@@ -1,0 +1,111 @@
+/* catalog.h - which models there are, who serves them, and who gets the next
+ * request. No I/O.
+ *
+ * Three sources meet here: the models of the settings, the supervisor's word on
+ * their state (CONTROL_MODELS), and the controller's routing table. A model
+ * that only a foreign worker registered is in the catalog as long as that
+ * worker is. Names and aliases are equal everywhere: both resolve, both are
+ * listed, and an answer repeats the name that was asked for.
+ *
+ * A worker's load is what it reported or what this process has running on it,
+ * whichever is more (the report is older, but counts other askers too), over
+ * its speed. Worker and model stay alive while somebody holds a lease.
+ *
+ * Threads  one
+ * Source   docs/wire.md, parts 1 and 3
+ */
+#ifndef DAEMON_API_CATALOG_H
+#define DAEMON_API_CATALOG_H
+
+#include "base/cleanup.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct api_error;
+struct catalog;
+struct err;
+
+enum { CATALOG_FOREIGN_QUEUE = 256 };   /* queue of a model that the settings do not name */
+
+struct worker {
+    uint64_t serial;            /* never used twice, unlike its address in memory */
+    char *name;                 /* its identity */
+    char *unix_path, *url;      /* either may be NULL, not both */
+    bool native;                /* speaks /fastchat/generate */
+    double speed;
+    int64_t queue_length, context_length, parallel;
+    char **models;              /* names and aliases */
+    size_t n_models;
+
+    unsigned leases;            /* sequences that we have running there */
+    uint64_t suspect_until_us;  /* could not be reached: others first */
+    bool listed;                /* is in the last table */
+    struct worker *next;
+};
+
+struct model {
+    char *name;
+    char **aliases;
+    size_t n_aliases;
+    bool configured;            /* false: known from the routing table only */
+    int64_t queue, parallel, replicas;
+
+    enum { MODEL_LOADING, MODEL_FAILED, MODEL_STOPPED } state;  /* when no worker serves it */
+    char reason[256];           /* of the failure */
+    unsigned leases;            /* sequences running and waiting */
+    struct model *next;
+};
+
+/* A name under which a model can be asked for. */
+struct catalog_entry {
+    const char *id;
+    struct model *model;
+    int64_t context_length;     /* smallest of its workers'; 0: unknown */
+    const char *status;         /* "loaded", "loading", "failed", "stopped" */
+};
+
+struct catalog *catalog_new(void);
+void catalog_free(struct catalog *c);
+DEFINE_CLEANUP(struct catalog *, catalog_free)
+
+/* `models` of the settings; may be called again. 0, or -EINVAL and nothing
+ * changed; -ENOMEM. */
+int catalog_configure(struct catalog *c, const cJSON *models, struct err *err);
+/* The array of models of CONTROL_MODELS. */
+void catalog_states(struct catalog *c, const cJSON *rows);
+/* One line of the routing table. 0, or -EPROTO/-ENOMEM and the last table
+ * stays. */
+int catalog_table(struct catalog *c, const char *line, size_t len, struct err *err);
+
+struct model *catalog_find(struct catalog *c, const char *name);
+/* All names, sorted; free() the array. 0 or -ENOMEM. */
+int catalog_list(struct catalog *c, struct catalog_entry **ret, size_t *ret_n);
+
+/* May n more sequences of this model wait or run? 0, or -EINVAL and 503 (queue
+ * full, loading, failed) or 400 (more than could ever run). */
+int catalog_admit(struct catalog *c, const struct model *m, unsigned n, struct api_error *e);
+
+/* The least loaded worker of a model whose serial is not among `tried`, or
+ * NULL. */
+struct worker *catalog_pick(struct catalog *c, const struct model *m, const uint64_t *tried,
+                            size_t n_tried, uint64_t now_us);
+
+/* Does a worker that is not native serve it? */
+bool catalog_has_foreign(const struct catalog *c, const struct model *m);
+
+/* A lease is one sequence; release may free a worker or model that is listed
+ * no more. */
+void catalog_lease_model(struct catalog *c, struct model *m, unsigned n);
+void catalog_release_model(struct catalog *c, struct model *m, unsigned n);
+void catalog_lease_worker(struct worker *w);
+void catalog_release_worker(struct catalog *c, struct worker *w);
+
+enum catalog_health { CATALOG_OK, CATALOG_LOADING, CATALOG_FAILED };
+/* OK: a model is served, or there is none to serve. */
+enum catalog_health catalog_health(struct catalog *c);
+size_t catalog_n_workers(const struct catalog *c);
+
+#endif

@@ -1,0 +1,530 @@
+#include "daemon/api/chat_request.h"
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "daemon/api/api_error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The largest double below 2^63: JSON numbers are doubles here, and the
+ * conversion of 2^63 itself to int64_t is undefined. */
+static const int64_t SEED_MAX = INT64_MAX - 1023;
+
+/* Fields are looked up in a list, so the number of values bounds the work. */
+static const struct json_limits body_limits = {
+    .bytes = SIZE_MAX, .depth = 64, .string_bytes = SIZE_MAX, .values = 100000,
+};
+
+/* Gives a failed getter's sentence to the client. */
+static int refuse(struct api_error *e, const char *param, const struct err *err)
+{
+    return api_error_set(e, 400, "invalid_value", param, "%s", err_text(err));
+}
+
+static int not_supported(struct api_error *e, const char *param, const char *what)
+{
+    return api_error_set(e, 400, "not_supported", param, "'%s': %s", param, what);
+}
+
+/* ---- numbers ---- */
+
+struct number {
+    const char *name;
+    double min, max;
+    bool above_min;             /* the minimum itself is refused */
+    size_t at;
+};
+
+#define AT(field) offsetof(struct chat_request, field)
+static const struct number numbers[] = {
+    { "frequency_penalty", -2, 2, false, AT(frequency_penalty) },
+    { "min_p", 0, 1, false, AT(min_p) },
+    { "presence_penalty", -2, 2, false, AT(presence_penalty) },
+    { "repetition_penalty", 0, 100, true, AT(repetition_penalty) },
+    { "temperature", 0, 2, false, AT(temperature) },
+    { "top_p", 0, 1, false, AT(top_p) },
+};
+#undef AT
+
+static int get_numbers(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        const struct number *n = &numbers[i];
+        struct err err = { 0 };
+        double v, *to = (double *)((char *)r + n->at);
+        int got = json_get_number(tree, n->name, &v, &err);
+
+        *to = NAN;
+        if (got < 0)
+            return refuse(e, n->name, &err);
+        if (got == JSON_ABSENT)
+            continue;
+        if (v < n->min || v > n->max || (n->above_min && v <= n->min))
+            return api_error_set(e, 400, "invalid_value", n->name,
+                                 "'%s' must be %s %g and at most %g, but is %g", n->name,
+                                 n->above_min ? "above" : "at least", n->min, n->max, v);
+        *to = v;
+    }
+    return 0;
+}
+
+static int get_int(const cJSON *tree, const char *name, int64_t min, int64_t max, int64_t *ret,
+                   bool *ret_set, struct api_error *e)
+{
+    struct err err = { 0 };
+    int got = json_get_int(tree, name, min, max, ret, &err);
+
+    if (got < 0)
+        return refuse(e, name, &err);
+    if (got == 0)
+        *ret_set = true;
+    return 0;
+}
+
+static int get_bool(const cJSON *tree, const char *name, bool *ret, struct api_error *e)
+{
+    struct err err = { 0 };
+
+    return json_get_bool(tree, name, ret, &err) < 0 ? refuse(e, name, &err) : 0;
+}
+
+static int get_counts(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    bool has_n = false, has_top = false;
+    int64_t n = 1, top = 0;
+
+    if (get_int(tree, "top_k", -1, INT32_MAX, &r->top_k, &r->has_top_k, e) < 0 ||
+        get_int(tree, "seed", INT64_MIN, SEED_MAX, &r->seed, &r->has_seed, e) < 0 ||
+        get_int(tree, "n", 1, CHAT_MAX_N, &n, &has_n, e) < 0 ||
+        get_bool(tree, "logprobs", &r->logprobs, e) < 0 ||
+        get_int(tree, "top_logprobs", 0, CHAT_MAX_TOP_LOGPROBS, &top, &has_top, e) < 0 ||
+        get_int(tree, "max_tokens", 1, INT32_MAX, &r->max_tokens, &r->has_max_tokens, e) < 0 ||
+        get_int(tree, "max_completion_tokens", 1, INT32_MAX, &r->max_tokens, &r->has_max_tokens,
+                e) < 0 ||
+        get_bool(tree, "ignore_eos", &r->ignore_eos, e) < 0)
+        return -EINVAL;
+    if (has_top && top > 0 && !r->logprobs)
+        return api_error_set(e, 400, "invalid_value", "top_logprobs",
+                             "'top_logprobs' needs 'logprobs' to be true");
+    r->n = (unsigned)n;
+    r->top_logprobs = (unsigned)top;
+    return 0;
+}
+
+/* ---- lists ---- */
+
+static int add_stop(struct chat_request *r, const cJSON *v, const char *param, struct api_error *e)
+{
+    if (!cJSON_IsString(v))
+        return api_error_set(e, 400, "invalid_value", param, "'%s' must be a string, but is %s",
+                             param, json_type_name(v));
+    if (!v->valuestring[0])
+        return api_error_set(e, 400, "invalid_value", param, "'%s' must not be empty", param);
+    if (strlen(v->valuestring) > CHAT_MAX_STOP_BYTES)
+        return api_error_set(e, 400, "invalid_value", param, "'%s' is longer than %d bytes", param,
+                             CHAT_MAX_STOP_BYTES);
+    r->stops[r->n_stops++] = v->valuestring;
+    return 0;
+}
+
+static int get_stops(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    const cJSON *v = json_find(tree, "stop"), *item;
+    char param[32];
+
+    if (!v)
+        return 0;
+    if (cJSON_IsString(v))
+        return add_stop(r, v, "stop", e);
+    if (!cJSON_IsArray(v))
+        return api_error_set(e, 400, "invalid_value", "stop",
+                             "'stop' must be a string or a list of strings, but is %s",
+                             json_type_name(v));
+    cJSON_ArrayForEach(item, v)
+    {
+        if (r->n_stops == CHAT_MAX_STOPS)
+            return api_error_set(e, 400, "invalid_value", "stop",
+                                 "'stop' may hold at most %d strings", CHAT_MAX_STOPS);
+        snprintf(param, sizeof param, "stop[%zu]", r->n_stops);
+        if (add_stop(r, item, param, e) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int get_stop_tokens(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    const cJSON *list = NULL, *item;
+    struct err err = { 0 };
+    int got = json_get_array(tree, "stop_token_ids", &list, &err);
+
+    if (got < 0)
+        return refuse(e, "stop_token_ids", &err);
+    cJSON_ArrayForEach(item, list)
+    {
+        double d = cJSON_IsNumber(item) ? item->valuedouble : -1;
+
+        if (!(d >= 0 && d <= INT32_MAX && d == floor(d)))
+            return api_error_set(e, 400, "invalid_value", "stop_token_ids",
+                                 "'stop_token_ids[%zu]' must be a token id", r->n_stop_tokens);
+        if (r->n_stop_tokens == CHAT_MAX_STOP_TOKENS)
+            return api_error_set(e, 400, "invalid_value", "stop_token_ids",
+                                 "'stop_token_ids' may hold at most %d ids", CHAT_MAX_STOP_TOKENS);
+        r->stop_tokens[r->n_stop_tokens++] = (int64_t)d;
+    }
+    return 0;
+}
+
+/* ---- what exists elsewhere and not here ---- */
+
+static bool is_empty(const cJSON *v)
+{
+    return !v || ((cJSON_IsArray(v) || cJSON_IsObject(v)) && !v->child);
+}
+
+static int check_unsupported(const cJSON *tree, struct api_error *e)
+{
+    static const struct { const char *name, *what; } rows[] = {
+        { "audio", "audio output is not supported" },
+        { "functions", "function calls are not supported" },
+        { "logit_bias", "token biases are not supported" },
+        { "tools", "tool calls are not supported" },
+    };
+    const cJSON *choice = json_find(tree, "tool_choice"), *call = json_find(tree, "function_call");
+    const cJSON *format = json_find(tree, "response_format"), *mode = json_find(tree, "modalities");
+    const cJSON *item;
+    const char *type = NULL;
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (!is_empty(json_find(tree, rows[i].name)))
+            return not_supported(e, rows[i].name, rows[i].what);
+    if (choice && !(cJSON_IsString(choice) && (strcmp(choice->valuestring, "none") == 0 ||
+                                               strcmp(choice->valuestring, "auto") == 0)))
+        return not_supported(e, "tool_choice", "tool calls are not supported");
+    if (call && !(cJSON_IsString(call) && (strcmp(call->valuestring, "none") == 0 ||
+                                           strcmp(call->valuestring, "auto") == 0)))
+        return not_supported(e, "function_call", "function calls are not supported");
+    if (format && !cJSON_IsObject(format))
+        return api_error_set(e, 400, "invalid_value", "response_format",
+                             "'response_format' must be an object, but is %s",
+                             json_type_name(format));
+    if (format && (json_get_string(format, "type", &type, NULL) != 0 || strcmp(type, "text") != 0))
+        return not_supported(e, "response_format", "only {\"type\":\"text\"} is supported");
+    if (mode && !cJSON_IsArray(mode))
+        return api_error_set(e, 400, "invalid_value", "modalities",
+                             "'modalities' must be an array, but is %s", json_type_name(mode));
+    cJSON_ArrayForEach(item, mode)
+    {
+        if (!cJSON_IsString(item) || strcmp(item->valuestring, "text") != 0)
+            return not_supported(e, "modalities", "only \"text\" is supported");
+    }
+    return 0;
+}
+
+/* ---- messages ---- */
+
+/* OpenAI's `developer` is its later name of `system`, `tool` that of
+ * `function`. */
+static const char *role_of(const char *name)
+{
+    static const struct { const char *name, *role; } rows[] = {
+        { "assistant", "assistant" }, { "developer", "system" }, { "function", "tool" },
+        { "system", "system" },       { "tool", "tool" },        { "user", "user" },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return rows[i].role;
+    return NULL;
+}
+
+static int part_text(const cJSON *part, const char *place, const char **ret, struct api_error *e)
+{
+    struct err err = { 0 };
+    const char *type = NULL;
+    int got;
+
+    if (!cJSON_IsObject(part))
+        return api_error_set(e, 400, "invalid_value", place, "'%s' must be an object, but is %s",
+                             place, json_type_name(part));
+    got = json_get_string(part, "type", &type, &err);
+    if (got != 0)
+        return api_error_set(e, 400, "invalid_value", place, "'%s.type' must be a string", place);
+    if (strcmp(type, "text") != 0)
+        return api_error_set(e, 400, "not_supported", place,
+                             "'%s' has the type '%.64s', but only parts of type 'text' are "
+                             "supported",
+                             place, type);
+    if (json_get_string(part, "text", ret, &err) != 0)
+        return api_error_set(e, 400, "invalid_value", place, "'%s.text' must be a string", place);
+    return 0;
+}
+
+static int parts_text(const cJSON *parts, size_t i, struct arena *a, const char **ret,
+                      struct api_error *e)
+{
+    const cJSON *part;
+    const char *piece;
+    char place[64], *text;
+    size_t len = 0, at = 0, j = 0;
+
+    cJSON_ArrayForEach(part, parts)
+    {
+        snprintf(place, sizeof place, "messages[%zu].content[%zu]", i, j++);
+        if (part_text(part, place, &piece, e) < 0)
+            return -EINVAL;
+        len += strlen(piece);   /* all of them lie in one body: the sum is bounded by it */
+    }
+    if (j == 0) {
+        snprintf(place, sizeof place, "messages[%zu].content", i);
+        return api_error_set(e, 400, "invalid_value", place, "'%s' must not be an empty list",
+                             place);
+    }
+    text = arena_alloc(a, len + 1);
+    if (!text)
+        return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
+    cJSON_ArrayForEach(part, parts)
+    {
+        piece = json_find(part, "text")->valuestring;
+        len = strlen(piece);
+        memcpy(text + at, piece, len);
+        at += len;
+    }
+    *ret = text;
+    return 0;
+}
+
+static int get_content(const cJSON *m, size_t i, bool assistant, struct arena *a,
+                       const char **ret, struct api_error *e)
+{
+    const cJSON *v = json_find(m, "content");
+    char place[64];
+
+    if (cJSON_IsString(v)) {
+        *ret = v->valuestring;
+        return 0;
+    }
+    if (cJSON_IsArray(v))
+        return parts_text(v, i, a, ret, e);
+    if (!v && assistant) {
+        *ret = "";
+        return 0;
+    }
+    snprintf(place, sizeof place, "messages[%zu].content", i);
+    return api_error_set(e, 400, "invalid_value", place,
+                         "'%s' must be a string or a list of parts, but is %s", place,
+                         v ? json_type_name(v) : "null or absent");
+}
+
+static int get_message(const cJSON *m, size_t i, struct arena *a, struct chat_message *ret,
+                       struct api_error *e)
+{
+    struct err err = { 0 };
+    const char *role = NULL, *name = NULL;
+    char place[64];
+
+    snprintf(place, sizeof place, "messages[%zu]", i);
+    if (!cJSON_IsObject(m))
+        return api_error_set(e, 400, "invalid_value", place, "'%s' must be an object, but is %s",
+                             place, json_type_name(m));
+    if (json_get_string(m, "role", &role, &err) != 0) {
+        snprintf(place, sizeof place, "messages[%zu].role", i);
+        return api_error_set(e, 400, "invalid_value", place, "'%s' must be a string", place);
+    }
+    ret->role = role_of(role);
+    if (!ret->role) {
+        snprintf(place, sizeof place, "messages[%zu].role", i);
+        return api_error_set(e, 400, "invalid_value", place,
+                             "'%s' must be one of 'system', 'developer', 'user', 'assistant', "
+                             "'tool' and 'function', but is '%.64s'",
+                             place, role);
+    }
+    if (json_get_string(m, "name", &name, &err) < 0) {
+        snprintf(place, sizeof place, "messages[%zu].name", i);
+        return api_error_set(e, 400, "invalid_value", place, "'%s' must be a string", place);
+    }
+    /* Dropping a call from the history would change the prompt silently. */
+    if (!is_empty(json_find(m, "tool_calls")) || json_find(m, "function_call")) {
+        snprintf(place, sizeof place, "messages[%zu].%s", i,
+                 json_find(m, "function_call") ? "function_call" : "tool_calls");
+        return not_supported(e, place, "tool calls are not supported");
+    }
+    return get_content(m, i, strcmp(ret->role, "assistant") == 0, a, &ret->content, e);
+}
+
+static int get_messages(const cJSON *tree, struct arena *a, struct chat_request *r,
+                        struct api_error *e)
+{
+    const cJSON *v = json_find(tree, "messages"), *m;
+    size_t n = 0;
+
+    if (!v)
+        return api_error_set(e, 400, "missing_required_parameter", "messages",
+                             "'messages' is required");
+    if (cJSON_IsString(v)) {
+        r->prompt = v->valuestring;
+        return 0;
+    }
+    if (!cJSON_IsArray(v))
+        return api_error_set(e, 400, "invalid_value", "messages",
+                             "'messages' must be a list of {\"role\",\"content\"} objects, but is "
+                             "%s",
+                             json_type_name(v));
+    if (!v->child)
+        return api_error_set(e, 400, "invalid_value", "messages",
+                             "'messages' must hold at least one message");
+    cJSON_ArrayForEach(m, v)
+        n++;
+    r->messages = arena_array(a, n, sizeof *r->messages);
+    if (!r->messages)
+        return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
+    cJSON_ArrayForEach(m, v)
+    {
+        if (get_message(m, r->n_messages, a, &r->messages[r->n_messages], e) < 0)
+            return -EINVAL;
+        r->n_messages++;
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int get_stream(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    struct err err = { 0 };
+    const cJSON *options = NULL;
+
+    if (get_bool(tree, "stream", &r->stream, e) < 0)
+        return -EINVAL;
+    if (json_get_object(tree, "stream_options", &options, &err) < 0)
+        return refuse(e, "stream_options", &err);
+    if (!options)
+        return 0;
+    if (!r->stream)
+        return api_error_set(e, 400, "invalid_value", "stream_options",
+                             "'stream_options' is allowed only when 'stream' is true");
+    if (json_get_bool(options, "include_usage", &r->include_usage, &err) < 0)
+        return api_error_set(e, 400, "invalid_value", "stream_options.include_usage",
+                             "'stream_options.include_usage' must be a boolean");
+    return 0;
+}
+
+static int get_model(const cJSON *tree, struct arena *a, struct chat_request *r,
+                     struct api_error *e)
+{
+    struct err err = { 0 };
+    const char *name = NULL;
+    int got = json_get_string(tree, "model", &name, &err);
+
+    if (got < 0)
+        return refuse(e, "model", &err);
+    if (got == JSON_ABSENT)
+        return api_error_set(e, 400, "missing_required_parameter", "model", "'model' is required");
+    if (strlen(name) > CHAT_MAX_MODEL_NAME)
+        return api_error_set(e, 400, "invalid_value", "model", "'model' is longer than %d bytes",
+                             CHAT_MAX_MODEL_NAME);
+    r->model = arena_strdup(a, name);
+    return r->model ? 0 : api_error_set(e, 503, NULL, NULL, "No memory for this request.");
+}
+
+int chat_request_parse(const char *body, size_t len, struct arena *a, struct chat_request *ret,
+                       struct api_error *e)
+{
+    struct err err = { 0 };
+    const char *user = NULL;
+    int r;
+
+    *ret = (struct chat_request){ .n = 1 };
+    r = json_parse(body, len, &body_limits, &ret->tree, &err);
+    if (r == -ENOMEM)
+        return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
+    if (r < 0)
+        return api_error_set(e, 400, "invalid_json", NULL, "The body is not valid JSON: %s",
+                             err_text(&err));
+    if (!cJSON_IsObject(ret->tree))
+        return api_error_set(e, 400, "invalid_json", NULL,
+                             "byte 0: the body must be a JSON object, but is %s",
+                             json_type_name(ret->tree));
+    if (get_model(ret->tree, a, ret, e) < 0 || get_messages(ret->tree, a, ret, e) < 0 ||
+        get_numbers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
+        get_stops(ret->tree, ret, e) < 0 || get_stop_tokens(ret->tree, ret, e) < 0 ||
+        get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
+        return -EINVAL;
+    return json_get_string(ret->tree, "user", &user, &err) < 0 ? refuse(e, "user", &err) : 0;
+}
+
+void chat_request_fini(struct chat_request *r)
+{
+    cJSON_Delete(r->tree);
+    r->tree = NULL;
+    r->prompt = NULL;
+    r->messages = NULL;
+    r->n_messages = r->n_stops = 0;
+}
+
+void chat_request_write(const struct chat_request *r, struct buf *out)
+{
+    struct json_writer w = json_writer(out);
+
+    json_open(&w, '{');
+    if (r->prompt) {
+        json_kstr(&w, "prompt", r->prompt);
+    } else {
+        json_key(&w, "messages");
+        json_open(&w, '[');
+        for (size_t i = 0; i < r->n_messages; i++) {
+            json_open(&w, '{');
+            json_kstr(&w, "role", r->messages[i].role);
+            json_kstr(&w, "content", r->messages[i].content);
+            json_close(&w, '}');
+        }
+        json_close(&w, ']');
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        double v = *(const double *)((const char *)r + numbers[i].at);
+
+        if (!isnan(v))
+            json_knum(&w, numbers[i].name, v);
+    }
+    if (r->has_top_k)
+        json_kint(&w, "top_k", r->top_k);
+    if (r->has_max_tokens)
+        json_kint(&w, "max_tokens", r->max_tokens);
+    if (r->n_stops) {
+        json_key(&w, "stop");
+        json_open(&w, '[');
+        for (size_t i = 0; i < r->n_stops; i++)
+            json_str(&w, r->stops[i]);
+        json_close(&w, ']');
+    }
+    if (r->n_stop_tokens) {
+        json_key(&w, "stop_token_ids");
+        json_open(&w, '[');
+        for (size_t i = 0; i < r->n_stop_tokens; i++)
+            json_int(&w, r->stop_tokens[i]);
+        json_close(&w, ']');
+    }
+    if (r->ignore_eos)
+        json_kbool(&w, "ignore_eos", true);
+    if (r->logprobs)
+        json_kint(&w, "logprobs", r->top_logprobs);
+}
+
+void chat_request_write_end(const struct chat_request *r, unsigned choice, const char *request_id,
+                            struct buf *out)
+{
+    struct json_writer w = { .out = out, .comma = true };
+    char id[192];
+
+    if (r->has_seed)            /* SEED_MAX leaves room for CHAT_MAX_N */
+        json_kint(&w, "seed", r->seed + choice);
+    if (r->n > 1) {
+        snprintf(id, sizeof id, "%s/%u", request_id, choice);
+        request_id = id;
+    }
+    json_kstr(&w, "request_id", request_id);
+    json_close(&w, '}');
+}

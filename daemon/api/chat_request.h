@@ -1,0 +1,82 @@
+/* chat_request.h - the body of POST /v1/chat/completions, checked, and the
+ * request that a worker gets for it. No I/O.
+ *
+ * Closed on types, open on names: a known field of a wrong type or out of its
+ * range is refused and named, an unknown field is ignored, null means absent.
+ * What a client may depend on and this server can not do yet (tools, JSON
+ * modes, images, audio, logit_bias) is refused when it asks for something, and
+ * accepted in the empty forms that SDKs send by default.
+ *
+ * - `max_completion_tokens` wins over `max_tokens`, as at OpenAI.
+ * - Text parts of a message are joined without anything between them.
+ * - `messages` as one string is a raw prompt: no template, as in FastChat.
+ * - An assistant message at the end is history; the answer is a new turn.
+ * - `top_k` 0 and -1 both mean off.
+ *
+ * Source   OpenAI API reference; docs/wire.md, part 4
+ */
+#ifndef DAEMON_API_CHAT_REQUEST_H
+#define DAEMON_API_CHAT_REQUEST_H
+
+#include "base/json.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct api_error;
+struct arena;
+struct buf;
+
+enum {
+    CHAT_MAX_N = 128,           /* choices of one request; a model's queue may allow fewer */
+    CHAT_MAX_STOPS = 16,
+    CHAT_MAX_STOP_BYTES = 1024, /* of one stop string */
+    CHAT_MAX_STOP_TOKENS = 64,
+    CHAT_MAX_TOP_LOGPROBS = 20,
+    CHAT_MAX_MODEL_NAME = 256,
+};
+
+struct chat_message {
+    const char *role;           /* "system", "user", "assistant", "tool" */
+    const char *content;
+};
+
+struct chat_request {
+    const char *model;          /* in the arena */
+    const char *prompt;         /* raw; NULL: messages count */
+    struct chat_message *messages;
+    size_t n_messages;
+
+    /* NAN: absent */
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    bool has_top_k, has_seed, has_max_tokens;
+    int64_t top_k, seed, max_tokens;
+    const char *stops[CHAT_MAX_STOPS];
+    size_t n_stops;
+    int64_t stop_tokens[CHAT_MAX_STOP_TOKENS];
+    size_t n_stop_tokens;
+    bool ignore_eos;
+
+    unsigned n;
+    bool stream, include_usage;
+    bool logprobs;
+    unsigned top_logprobs;
+
+    cJSON *tree;                /* owned; texts above live in it */
+};
+
+/* 0, or -EINVAL and *e says which field and why. Joined texts live in `a`.
+ * Release with chat_request_fini() in either case. */
+int chat_request_parse(const char *body, size_t len, struct arena *a, struct chat_request *ret,
+                       struct api_error *e);
+void chat_request_fini(struct chat_request *r);     /* texts are gone, numbers stay */
+
+/* The worker's request in two pieces: what all choices share, and the end for
+ * choice i, which gets the seed + i and its own request id. */
+void chat_request_write(const struct chat_request *r, struct buf *out);
+void chat_request_write_end(const struct chat_request *r, unsigned choice,
+                            const char *request_id, struct buf *out);
+
+#endif

@@ -1,0 +1,243 @@
+/* Bodies of POST /v1/chat/completions: what is refused, with which field, and
+ * what a worker is sent for the rest. */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "daemon/api/api_error.h"
+#include "daemon/api/chat_request.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MSGS "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define BODY(more) "{\"model\":\"m\"," MSGS more "}"
+
+struct refusal {
+    const char *body, *param, *text;    /* text: what the message holds */
+};
+
+static const struct refusal refusals[] = {
+    /* not JSON, with the byte */
+    { "", NULL, "byte 0" },
+    { "{", NULL, "byte 1" },
+    { "{:7}", NULL, "byte 1" },
+    { "{,", NULL, "byte 1" },
+    { "[]", NULL, "byte 0: the body must be a JSON object, but is an array" },
+    { "\"x\"", NULL, "must be a JSON object" },
+    { "nul", NULL, "byte 0" },
+    { "{\"a\":1}x", NULL, "byte 7" },
+    { "\xEF\xBB\xBF{}", NULL, "byte 0" },
+    { "{\"model\":\"\\ud801 and more\"}", NULL, "surrogate" },
+    { "{\"model\":\"\xff\"}", NULL, "UTF-8" },
+    /* model */
+    { "{" MSGS "}", "model", "'model' is required" },
+    { "{\"model\":null," MSGS "}", "model", "'model' is required" },
+    { "{\"model\":5," MSGS "}", "model", "'model' must be a string, but is a number" },
+    /* messages */
+    { "{\"model\":\"m\"}", "messages", "'messages' is required" },
+    { "{\"model\":\"m\",\"messages\":[]}", "messages", "at least one" },
+    { "{\"model\":\"m\",\"messages\":{\"role\":\"user\",\"content\":\"ok?\"}}", "messages",
+      "must be a list of {\"role\",\"content\"} objects, but is an object" },
+    { "{\"model\":\"m\",\"messages\":[7]}", "messages[0]", "must be an object, but is a number" },
+    { "{\"model\":\"m\",\"messages\":[{\"content\":\"x\"}]}", "messages[0].role", "must be a string" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"owl\",\"content\":\"x\"}]}", "messages[0].role",
+      "but is 'owl'" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content", "null or absent" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content",
+      "null or absent" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages[0].content",
+      "but is a number" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[]}]}", "messages[0].content",
+      "empty list" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":["
+      "{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\",\"image_url\":{\"url\":\"http://x/\"}}]}]}",
+      "messages[1].content[1]", "has the type 'image_url'" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+      "messages[0].content[0]", "'messages[0].content[0].text' must be a string" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[\"a\"]}]}",
+      "messages[0].content[0]", "must be an object" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":7}]}",
+      "messages[0].name", "must be a string" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}",
+      "messages[0].tool_calls", "not supported" },
+    /* numbers */
+    { BODY(",\"temperature\":\"hot\""), "temperature", "must be a number, but is a string" },
+    { BODY(",\"temperature\":2.1"), "temperature", "at least 0 and at most 2, but is 2.1" },
+    { BODY(",\"temperature\":-0.1"), "temperature", "at least 0" },
+    { BODY(",\"temperature\":1e999"), "temperature", "too large" },
+    { BODY(",\"top_p\":1.5"), "top_p", "at most 1" },
+    { BODY(",\"min_p\":-1"), "min_p", "at least 0" },
+    { BODY(",\"presence_penalty\":3"), "presence_penalty", "at most 2" },
+    { BODY(",\"frequency_penalty\":[]"), "frequency_penalty", "but is an array" },
+    { BODY(",\"repetition_penalty\":0"), "repetition_penalty", "above 0" },
+    { BODY(",\"top_k\":-2"), "top_k", "between -1" },
+    { BODY(",\"top_k\":1.5"), "top_k", "must be an integer, but is 1.5" },
+    { BODY(",\"seed\":7.5"), "seed", "must be an integer" },
+    { BODY(",\"seed\":9223372036854775808"), "seed", "must be between" },
+    { BODY(",\"n\":0"), "n", "between 1 and 128" },
+    { BODY(",\"n\":16384"), "n", "between 1 and 128" },
+    { BODY(",\"n\":true"), "n", "but is a boolean" },
+    { BODY(",\"max_tokens\":0"), "max_tokens", "between 1" },
+    { BODY(",\"max_tokens\":4294971392"), "max_tokens", "between 1" },
+    { BODY(",\"max_completion_tokens\":-1"), "max_completion_tokens", "between 1" },
+    /* lists */
+    { BODY(",\"stop\":5"), "stop", "a string or a list of strings, but is a number" },
+    { BODY(",\"stop\":\"\""), "stop", "must not be empty" },
+    { BODY(",\"stop\":[\"a\",\"\"]"), "stop[1]", "must not be empty" },
+    { BODY(",\"stop\":[5]"), "stop[0]", "must be a string, but is a number" },
+    { BODY(",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"j\",\"k\",\"l\",\"m\",\"n\","
+           "\"o\",\"p\",\"q\"]"),
+      "stop", "at most 16 strings" },
+    { BODY(",\"stop_token_ids\":[-1]"), "stop_token_ids", "'stop_token_ids[0]' must be a token id" },
+    /* switches */
+    { BODY(",\"stream\":\"yes\""), "stream", "must be a boolean, but is a string" },
+    { BODY(",\"stream_options\":{}"), "stream_options", "only when 'stream' is true" },
+    { BODY(",\"stream\":true,\"stream_options\":7"), "stream_options", "must be an object" },
+    { BODY(",\"stream\":true,\"stream_options\":{\"include_usage\":1}"),
+      "stream_options.include_usage", "must be a boolean" },
+    { BODY(",\"logprobs\":3"), "logprobs", "must be a boolean" },
+    { BODY(",\"logprobs\":true,\"top_logprobs\":21"), "top_logprobs", "between 0 and 20" },
+    { BODY(",\"top_logprobs\":2"), "top_logprobs", "needs 'logprobs'" },
+    { BODY(",\"user\":7"), "user", "must be a string" },
+    /* not here yet */
+    { BODY(",\"tools\":[{\"type\":\"function\"}]"), "tools", "not supported" },
+    { BODY(",\"functions\":[{}]"), "functions", "not supported" },
+    { BODY(",\"tool_choice\":\"required\""), "tool_choice", "not supported" },
+    { BODY(",\"logit_bias\":{\"12\":400}"), "logit_bias", "not supported" },
+    { BODY(",\"response_format\":{\"type\":\"json_object\"}"), "response_format", "supported" },
+    { BODY(",\"response_format\":\"json\""), "response_format", "must be an object" },
+    { BODY(",\"audio\":{\"voice\":\"x\"}"), "audio", "not supported" },
+    { BODY(",\"modalities\":[\"text\",\"audio\"]"), "modalities", "only \"text\"" },
+};
+
+Test(api_request, what_is_wrong_is_a_400_that_names_the_field)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const struct refusal *row = &refusals[i];
+        CLEANUP(arena_free) struct arena *a = arena_new(0);
+        struct chat_request r;
+        struct api_error e = { 0 };
+
+        cr_assert(ne(int, chat_request_parse(row->body, strlen(row->body), a, &r, &e), 0), "%s",
+                  row->body);
+        cr_expect(eq(int, e.status, 400), "%s", row->body);
+        cr_expect(eq(str, e.param, (char *)(row->param ? row->param : "")), "%s", row->body);
+        cr_expect(strstr(e.message, row->text) != NULL, "%s: %s", row->body, e.message);
+        chat_request_fini(&r);
+    }
+}
+
+struct accepted {
+    const char *body, *sent;            /* to the worker, for choice 0 */
+};
+
+#define SENT(more) "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]" more ",\"request_id\":\"req\"}"
+
+static const struct accepted accepted[] = {
+    { BODY(""), SENT("") },
+    { BODY(",\"temperature\":null,\"top_p\":null,\"top_k\":null,\"n\":null,\"seed\":null,\"stop\":null,"
+           "\"max_tokens\":null,\"stream\":null,\"stream_options\":null,\"logprobs\":null,"
+           "\"top_logprobs\":null,\"tools\":null,\"response_format\":null,\"user\":null"),
+      SENT("") },
+    { BODY(",\"tools\":[],\"functions\":[],\"tool_choice\":\"none\",\"logit_bias\":{},"
+           "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"stop\":[],"
+           "\"anything\":{\"goes\":[1]}"),
+      SENT("") },
+    { BODY(",\"temperature\":0.5,\"top_p\":1,\"min_p\":0.05,\"presence_penalty\":-2,"
+           "\"frequency_penalty\":2,\"repetition_penalty\":1.1,\"top_k\":0"),
+      SENT(",\"frequency_penalty\":2,\"min_p\":0.05,\"presence_penalty\":-2,"
+           "\"repetition_penalty\":1.1,\"temperature\":0.5,\"top_p\":1,\"top_k\":0") },
+    { BODY(",\"max_tokens\":3"), SENT(",\"max_tokens\":3") },
+    { BODY(",\"max_tokens\":3,\"max_completion_tokens\":7"), SENT(",\"max_tokens\":7") },
+    { BODY(",\"max_completion_tokens\":7.0"), SENT(",\"max_tokens\":7") },
+    { BODY(",\"stop\":\"###\""), SENT(",\"stop\":[\"###\"]") },
+    { BODY(",\"stop\":[\"a\",\"\\n\"]"), SENT(",\"stop\":[\"a\",\"\\n\"]") },
+    { BODY(",\"stop_token_ids\":[2,7],\"ignore_eos\":true"),
+      SENT(",\"stop_token_ids\":[2,7],\"ignore_eos\":true") },
+    { BODY(",\"seed\":-5"), SENT(",\"seed\":-5") },
+    { BODY(",\"logprobs\":true"), SENT(",\"logprobs\":0") },
+    { BODY(",\"logprobs\":true,\"top_logprobs\":2"), SENT(",\"logprobs\":2") },
+    { BODY(",\"logprobs\":false,\"top_logprobs\":0"), SENT("") },
+    { "{\"model\":\"m\",\"messages\":\"raw \\\"text\\\"\"}",
+      "{\"prompt\":\"raw \\\"text\\\"\",\"request_id\":\"req\"}" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"\"},"
+      "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]},"
+      "{\"role\":\"function\",\"name\":\"f\",\"content\":\"1\"},"
+      "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"one \"},"
+      "{\"type\":\"text\",\"text\":\"tw\xC3\xB6 \\ud83d\\ude80\"}]}]}",
+      "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":\"\"},"
+      "{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"one tw\xC3\xB6 "
+      "\xF0\x9F\x9A\x80\"}],\"request_id\":\"req\"}" },
+};
+
+static void write_all(const struct chat_request *r, unsigned choice, struct buf *out)
+{
+    chat_request_write(r, out);
+    chat_request_write_end(r, choice, "req", out);
+}
+
+Test(api_request, what_is_right_reaches_the_worker_and_null_means_absent)
+{
+    for (size_t i = 0; i < sizeof accepted / sizeof accepted[0]; i++) {
+        CLEANUP(arena_free) struct arena *a = arena_new(0);
+        BUF_LOCAL out = BUF_INIT;
+        struct chat_request r;
+        struct api_error e = { 0 };
+
+        cr_assert(zero(int, chat_request_parse(accepted[i].body, strlen(accepted[i].body), a, &r, &e)),
+                  "%s: %s", accepted[i].body, e.message);
+        write_all(&r, 0, &out);
+        cr_expect(eq(str, out.data, (char *)accepted[i].sent));
+        cr_expect(eq(str, (char *)r.model, "m"));
+        chat_request_fini(&r);
+    }
+}
+
+Test(api_request, each_choice_has_its_own_seed_and_id)
+{
+    static const char body[] = BODY(",\"n\":2,\"seed\":9007199254740991,\"stream\":true,"
+                                    "\"stream_options\":{\"include_usage\":true}");
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    BUF_LOCAL out = BUF_INIT;
+    struct chat_request r;
+    struct api_error e = { 0 };
+
+    cr_assert(zero(int, chat_request_parse(body, strlen(body), a, &r, &e)));
+    cr_expect(eq(uint, r.n, 2));
+    cr_expect(r.stream && r.include_usage);
+    write_all(&r, 1, &out);
+    cr_expect(eq(str, out.data, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+                                "\"seed\":9007199254740992,\"request_id\":\"req/1\"}"));
+    chat_request_fini(&r);
+}
+
+/* Every known field with a value of every type: refused or taken, never more. */
+Test(api_request, no_type_of_any_field_does_harm)
+{
+    static const char *const fields[] = {
+        "model", "messages", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "max_tokens", "max_completion_tokens", "stop",
+        "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
+        "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
+        "logit_bias", "stop_token_ids", "ignore_eos",
+    };
+    static const char *const values[] = { "\"x\"", "1", "true", "null", "[]", "{}", "[[]]", "[null]" };
+
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        for (size_t j = 0; j < sizeof values / sizeof values[0]; j++) {
+            CLEANUP(arena_free) struct arena *a = arena_new(0);
+            BUF_LOCAL out = BUF_INIT;
+            struct chat_request r;
+            struct api_error e = { 0 };
+            char body[256];
+
+            /* The first of equal keys counts. */
+            snprintf(body, sizeof body, "{\"%s\":%s,\"model\":\"m\"," MSGS "}", fields[i], values[j]);
+            if (chat_request_parse(body, strlen(body), a, &r, &e) == 0)
+                write_all(&r, 0, &out);
+            else
+                cr_expect(e.status == 400 && e.param[0], "%s", body);
+            chat_request_fini(&r);
+        }
+}
