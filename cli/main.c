@@ -1,0 +1,75 @@
+/* fastchat: the command line of the service. */
+#include "cli/commands.h"
+#include "cli/term.h"
+
+#include <curl/curl.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct command commands[] = {
+    { "chat", "[MODEL]", "Talk to a model",
+      "In the conversation: !!exit (or an empty line) ends, !!reset begins anew, !!remove drops "
+      "the\n"
+      "last answer and its question, !!regen asks the last question again, !!save NAME and !!load "
+      "NAME\n"
+      "keep and bring back the conversation. Ctrl-C stops an answer; at the prompt it ends the "
+      "program.\n"
+      "Input that is no terminal is a message a line; then only the answers are printed.\n",
+      chat_run },
+    { "models", "", "List the models that the service offers", NULL, models_run },
+    { "status", "", "Show the parts of the service and how they are", NULL, status_run },
+    { "test-message", "[MODEL]", "Ask one question through controller and worker, past the API",
+      NULL, test_message_run },
+};
+
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void help(FILE *to)
+{
+    fprintf(to, "Usage: fastchat COMMAND [OPTION...]\n\nCommands:\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        char left[64];
+
+        snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].operands);
+        fprintf(to, "  %-24s %s\n", left, commands[i].summary);
+    }
+    fprintf(to,
+            "\n'fastchat COMMAND --help' says more about each.\n\n"
+            "Options:\n"
+            "  %-24s %s\n"
+            "  %-24s %s\n",
+            "--help", "show this help", "--version", "show the version");
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, "");
+    signal(SIGPIPE, SIG_IGN);
+    term_open();
+    if (argc < 2) {
+        help(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return CLI_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("fastchat %s\n", FASTCHAT_VERSION);
+        return CLI_DONE;
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            int code;
+
+            curl_global_init(CURL_GLOBAL_DEFAULT);
+            code = commands[i].run(&commands[i], argc - 1, argv + 1);
+            curl_global_cleanup();
+            return code;
+        }
+    fprintf(stderr, "fastchat: unknown command '%s'\nSee 'fastchat --help'.\n", argv[1]);
+    return CLI_USAGE;
+}

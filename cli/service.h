@@ -1,0 +1,47 @@
+/* service.h - where the service is, and what its supervisor says.
+ *
+ * The runtime folder: --runtime-dir, else $FASTCHAT_RUNTIME_DIR, else
+ * $RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR/fastchat when a service has its
+ * socket there, else /run/fastchat. In it, control.sock answers for the
+ * supervisor (ipc/control.h), which knows where the api listens.
+ */
+#ifndef CLI_SERVICE_H
+#define CLI_SERVICE_H
+
+#include <cjson/cJSON.h>
+
+struct err;
+struct target;
+
+/* What every subcommand that speaks to the service accepts. */
+struct service_args {
+    const char *runtime_dir;
+    const char *api;
+};
+
+#define SERVICE_ARG_RUNTIME(s)                                                                     \
+    {                                                                                              \
+        "runtime-dir", ARG_TEXT, &(s).runtime_dir, "DIR",                                          \
+            "folder of the running service's sockets"                                              \
+    }
+#define SERVICE_ARG_API(s)                                                                         \
+    {                                                                                              \
+        "api", ARG_TEXT, &(s).api, "URL", "ask this API (http://host:port) instead"                \
+    }
+
+/* The folder; the text lives until the next call. */
+const char *service_runtime_dir(const struct service_args *args);
+
+/* The supervisor's answer to CONTROL_STATUS, as a tree and, if ret_text is not
+ * NULL, as text to free(). -errno with a sentence that says what to do. */
+int service_status(const struct service_args *args, cJSON **ret, char **ret_text, struct err *err);
+
+/* Where the api (a Unix socket of its first) or the controller listens. */
+int service_api(const struct service_args *args, struct target *ret, struct err *err);
+int service_controller(const struct service_args *args, struct target *ret, struct err *err);
+
+/* Says what went wrong and, where a part did not answer, where to look; the
+ * program's exit code. */
+int service_failed(const struct err *err);
+
+#endif

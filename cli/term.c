@@ -1,0 +1,163 @@
+#include "cli/term.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { LINE_MAX_BYTES = 8 << 20 };
+
+static bool colour, out_tty;
+static int interrupt_fd = -1;
+static struct buf pending; /* read from stdin, not yet handed out */
+
+static bool is_set(const char *name)
+{
+    const char *v = getenv(name);
+
+    return v && v[0];
+}
+
+void term_open(void)
+{
+    const char *term = getenv("TERM");
+
+    out_tty = isatty(STDOUT_FILENO);
+    colour = out_tty && !is_set("NO_COLOR") && !(term && strcmp(term, "dumb") == 0);
+}
+
+bool term_input_is_tty(void)
+{
+    return isatty(STDIN_FILENO);
+}
+const char *term_bold(void)
+{
+    return colour ? "\033[1m" : "";
+}
+const char *term_plain(void)
+{
+    return colour ? "\033[0m" : "";
+}
+
+static bool is_control(const unsigned char *s, size_t left)
+{
+    if (s[0] < 0x20)
+        return s[0] != '\n' && s[0] != '\t';
+    return s[0] == 0x7f || (s[0] == 0xc2 && left > 1 && s[1] >= 0x80 && s[1] < 0xa0);
+}
+
+static void term_clean(const char *text, size_t len, bool tty, struct buf *out)
+{
+    const unsigned char *s = (const unsigned char *)text;
+
+    for (size_t i = 0; i < len; i++) {
+        if (!tty || !is_control(s + i, len - i)) {
+            buf_addc(out, text[i]);
+            continue;
+        }
+        buf_adds(out, "\xef\xbf\xbd");
+        i += s[i] == 0xc2; /* a C1 control is two bytes */
+    }
+}
+
+void term_write(const char *text, size_t len)
+{
+    BUF_LOCAL clean = BUF_INIT;
+
+    term_clean(text, len, out_tty, &clean);
+    fwrite(buf_str(&clean), 1, clean.len, stdout);
+    fflush(stdout);
+}
+
+void term_error(const char *fmt, ...)
+{
+    BUF_LOCAL text = BUF_INIT;
+    BUF_LOCAL clean = BUF_INIT;
+    va_list ap;
+
+    fflush(stdout);
+    va_start(ap, fmt);
+    buf_vprintf(&text, fmt, ap);
+    va_end(ap);
+    term_clean(buf_str(&text), text.len, isatty(STDERR_FILENO), &clean);
+    fprintf(stderr, "fastchat: %s\n", buf_str(&clean));
+}
+
+int term_interrupts(void)
+{
+    sigset_t set;
+
+    if (interrupt_fd >= 0)
+        return interrupt_fd;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
+        interrupt_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    return interrupt_fd;
+}
+
+bool term_was_interrupted(void)
+{
+    struct signalfd_siginfo info;
+    bool any = false;
+
+    while (interrupt_fd >= 0 && read(interrupt_fd, &info, sizeof info) == sizeof info)
+        any = true;
+    return any;
+}
+
+/* A line that is whole in `pending`, or all of it when the input has ended. */
+static bool take_line(struct buf *ret, bool ended)
+{
+    const char *newline = pending.len ? memchr(pending.data, '\n', pending.len) : NULL;
+    size_t len = newline ? (size_t)(newline - pending.data) : pending.len;
+
+    if (!newline && (!ended || pending.len == 0))
+        return false;
+    buf_clear(ret);
+    buf_add(ret, pending.data, len);
+    buf_drop(&pending, newline ? len + 1 : len);
+    if (ret->len && ret->data[ret->len - 1] == '\r')
+        ret->data[--ret->len] = '\0';
+    return true;
+}
+
+static int wait_for_input(void)
+{
+    struct pollfd fds[] = { { .fd = STDIN_FILENO, .events = POLLIN },
+                            { .fd = term_interrupts(), .events = POLLIN } };
+
+    while (poll(fds, 2, -1) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return fds[1].revents && term_was_interrupted() ? LINE_INTERRUPTED : 0;
+}
+
+int term_read_line(struct buf *ret)
+{
+    while (!take_line(ret, false)) {
+        char *room = buf_room(&pending, 65536);
+        ssize_t n;
+        int r;
+
+        if (!room)
+            return -ENOMEM;
+        if (pending.len > LINE_MAX_BYTES)
+            return -E2BIG;
+        if ((r = wait_for_input()) != 0)
+            return r;
+        n = read(STDIN_FILENO, room, 65536);
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return -errno;
+        if (n > 0)
+            buf_grew(&pending, (size_t)n);
+        if (n == 0)
+            return take_line(ret, true) ? 0 : LINE_EOF;
+    }
+    return ret->failed ? -ENOMEM : 0;
+}

@@ -1,0 +1,38 @@
+/* term.h - standard output and input as a person sees them. */
+#ifndef CLI_TERM_H
+#define CLI_TERM_H
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Reads the environment and the kind of stdout, once. */
+void term_open(void);
+bool term_input_is_tty(void);
+
+/* Escape sequences, or "" without colour (no terminal, NO_COLOR, TERM=dumb). */
+const char *term_bold(void);
+const char *term_plain(void);
+
+/* Text that a model or another program wrote. On a terminal its control
+ * characters other than newline and tab are shown as U+FFFD, so that an answer
+ * cannot drive the terminal. Flushed. */
+void term_write(const char *text, size_t len);
+
+/* "fastchat: " and a sentence on stderr, cleaned the same way. */
+void term_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Lines from stdin. SIGINT is blocked and comes through a descriptor instead,
+ * which also interrupts requests in work (fetch.h). */
+enum { LINE_EOF = 1, LINE_INTERRUPTED = 2 };
+
+int term_interrupts(void); /* the descriptor; -1: none could be made */
+/* Empties it; true when Ctrl-C was pressed since the last time. */
+bool term_was_interrupted(void);
+
+/* The next line without its newline. 0, LINE_EOF, LINE_INTERRUPTED, -E2BIG for a
+ * line over 8 MB, -errno. After LINE_EOF a terminal may be read again. */
+int term_read_line(struct buf *ret);
+
+#endif

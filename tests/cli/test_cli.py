@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""The fastchat command as a person and a script meet it, against fake_service.py.
+
+Usage: test_cli.py FASTCHAT [CASE...]
+"""
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CEILING_S = 120
+PROGRAM = ""
+
+
+def environment(**more):
+    keep = {k: v for k, v in os.environ.items()
+            if k not in ("FASTCHAT_RUNTIME_DIR", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR", "NO_COLOR")}
+    keep.update(TERM="xterm", http_proxy="http://127.0.0.1:1", **more)
+    return keep
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="fastchat-cli-")
+        cls.dir = cls.folder.name
+        cls.service = subprocess.Popen([sys.executable, HERE + "/fake_service.py", cls.dir], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True)
+        cls.address = cls.service.stdout.readline().strip()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.service.communicate()
+        cls.folder.cleanup()
+
+    def run_cli(self, *args, text="", env=None, code=0):
+        done = subprocess.run([PROGRAM, *args], input=text.encode(), capture_output=True, timeout=CEILING_S,
+                              cwd=self.dir, env=env or environment(FASTCHAT_RUNTIME_DIR=self.dir))
+        self.out, self.err = done.stdout.decode(), done.stderr.decode()
+        self.assertEqual(done.returncode, code, self.out + self.err)
+        return self.out
+
+
+class Usage(Case):
+    def test_help_names_every_command_and_each_command_helps(self):
+        out = self.run_cli("--help")
+        for name in ("chat", "models", "status", "test-message"):
+            self.assertIn("  " + name, out)
+            self.assertIn("Usage: fastchat " + name, self.run_cli(name, "--help"))
+            self.assertIn("--help", self.out)
+
+    def test_version(self):
+        self.assertRegex(self.run_cli("--version"), r"^fastchat \d+\.\d+\.\d+\n$")
+
+    def test_mistakes_exit_2_and_say_what_they_are(self):
+        for args, words in (((), "Usage:"), (("chatt",), "unknown command 'chatt'"),
+                            (("chat", "--nope"), "unknown option --nope"), (("chat", "-x"), "unknown option -x"),
+                            (("chat", "--temperature"), "needs a value"),
+                            (("chat", "--temperature", "warm"), "needs a number, not 'warm'"),
+                            (("chat", "--temperature", "3"), "between 0 and 2"),
+                            (("chat", "--max-tokens", "1.5"), "whole number"), (("chat", "--t", "1"), "could mean several"),
+                            (("chat", "--no-history=1"), "takes no value"), (("chat", "a", "b"), "one argument too many"),
+                            (("status", "x"), "one argument too many"),
+                            (("test-message", "a", "--model-name", "b"), "named twice")):
+            self.run_cli(*args, code=2)
+            self.assertIn(words, self.err)
+
+    def test_nobody_there_exits_1_and_says_what_to_do(self):
+        for command in ("chat", "models", "status", "test-message"):
+            self.run_cli(command, "--runtime-dir", self.dir + "/none", code=1)
+            self.assertIn(self.dir + "/none/control.sock", self.err)
+            self.assertIn("systemctl start fastchat", self.err)
+        self.run_cli("models", "--api", "http://127.0.0.1:1", code=1)
+        self.assertIn("nobody answers at http://127.0.0.1:1", self.err)
+        self.run_cli("models", "--api", "nonsense", code=1)
+        self.assertIn("'nonsense' is no address", self.err)
+
+    def test_the_runtime_folder_is_found_in_the_environment(self):
+        self.run_cli("models", env=environment(RUNTIME_DIRECTORY=self.dir + ":/other"))
+        parent, name = self.dir + "/xdg", self.dir + "/xdg/fastchat"
+        os.mkdir(parent)
+        os.symlink(self.dir, name)
+        self.run_cli("models", env=environment(XDG_RUNTIME_DIR=parent))
+        self.run_cli("models", "--runtime-dir=" + self.dir, env=environment(FASTCHAT_RUNTIME_DIR="/none"))
+
+
+class Reports(Case):
+    def test_models_are_listed_a_line_each(self):
+        self.assertEqual(self.run_cli("models"), "first\nsecond\n")
+        self.assertEqual(self.run_cli("models", "--api", "http://" + self.address + "/v1/"), "first\nsecond\n")
+        self.assertEqual(json.loads(self.run_cli("models", "--json"))["object"], "list")
+
+    def test_status_is_a_table_without_colour(self):
+        lines = self.run_cli("status").splitlines()
+        self.assertEqual(lines[0], "fastchat 0.1.0, process 4711, up 2 h 3 min, /etc/fastchat/fastchat.conf")
+        self.assertIn("listening on %s, unix:%s/api.sock, " % (self.address, self.dir), lines[1])
+        self.assertEqual(lines[3].split(), "CHILD PID STATE SINCE RESTARTS MEMORY QUEUE REASON".split())
+        self.assertRegex(lines[4], r"^controller +12 +ready +59 s +0 +4\.0 MB +- *$")
+        self.assertRegex(lines[5], r"^worker smollm2/0 +- +failed +1 min +11 +200 MB +3 +model\.gguf: no such file$")
+        self.assertNotIn("\x1b", self.out)
+
+    def test_status_as_json_is_the_answer_itself(self):
+        self.assertEqual(json.loads(self.run_cli("status", "--json"))["pid"], 4711)
+
+
+class TestMessage(Case):
+    def test_the_answer_comes_through_controller_and_worker(self):
+        out = self.run_cli("test-message", "--message", "hello")
+        self.assertIn("models: first second\n", out)
+        self.assertIn("worker: http://%s\n" % self.address, out)
+        self.assertIn("assistant: one two <|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n"
+                      "<|im_start|>assistant\n\n", out)
+
+    def test_addresses_can_be_given(self):
+        url = "http://" + self.address
+        self.assertIn("one two", self.run_cli("test-message", "second", "--controller-address", url))
+        self.assertIn("one two", self.run_cli("test-message", "--worker-address", url, "--model-name", "x"))
+        self.assertNotIn("models:", self.out)
+
+    def test_failures_exit_1(self):
+        self.run_cli("test-message", "broken", code=1)
+        self.assertIn("out of memory (error 50002)", self.err)
+        self.run_cli("test-message", "nobody", code=1)
+        self.assertIn("no worker serves 'nobody'", self.err)
+
+
+class Chat(Case):
+    def test_a_line_is_a_message_and_history_is_sent(self):
+        self.assertEqual(self.run_cli("chat", text="a\nb\n"),
+                         "user=a\nuser=a/assistant=user=a/user=b\n")
+
+    def test_no_history_and_a_system_message(self):
+        self.assertEqual(self.run_cli("chat", "--no-history", "--system", "S", text="a\nb"),
+                         "system=S/user=a\nsystem=S/user=b\n")
+
+    def test_the_last_line_needs_no_newline_and_an_empty_one_ends(self):
+        self.assertEqual(self.run_cli("chat", text="a"), "user=a\n")
+        self.assertEqual(self.run_cli("chat", text="a\n\nb\n"), "user=a\n")
+        self.assertEqual(self.run_cli("chat", text="a\n!!exit\nb\n"), "user=a\n")
+        self.assertEqual(self.run_cli("chat", text=""), "")
+
+    def test_multiline_input_is_one_message(self):
+        self.assertEqual(self.run_cli("chat", "--multiline", text="a\n\nb\n"), "user=a\n\nb\n")
+
+    def test_parameters_are_sent_only_when_given(self):
+        self.assertEqual(json.loads(self.run_cli("chat", text="params")), {"model": "first", "stream": True})
+        out = self.run_cli("chat", "second", "--temperature", "0.5", "--top-p=0.9", "--max-tokens", "7", text="params")
+        self.assertEqual(json.loads(out), {"model": "second", "stream": True, "temperature": 0.5, "top_p": 0.9,
+                                           "max_tokens": 7})
+
+    def test_events_may_be_cut_anywhere(self):
+        self.assertEqual(self.run_cli("chat", text="split"), "grüße\n")
+
+    def test_an_answer_to_a_pipe_is_not_changed(self):
+        self.assertEqual(self.run_cli("chat", text="escape"), "\x1b]0;title\x07\n")
+
+    def test_reset_remove_regen(self):
+        out = self.run_cli("chat", text="a\n!!reset\nb\n!!remove\n!!remove\nc\n!!regen\n!!remove\n!!regen\nd\n")
+        self.assertEqual(out, "user=a\nresetting...\nuser=b\nremoving last message...\nNo messages to remove.\nuser=c\n"
+                              "regenerating last message...\nuser: c\nuser=c\nremoving last message...\n"
+                              "No messages to regenerate.\nuser=d\n")
+
+    def test_remove_shows_what_is_left(self):
+        out = self.run_cli("chat", text="a\nb\n!!remove\n")
+        self.assertTrue(out.endswith("removing last message...\nuser: a\nassistant: user=a\n"), out)
+
+    def test_save_and_load(self):
+        out = self.run_cli("chat", "--system", "S", text="a\n!!save talk\n!!reset\n!!load talk\nb\n!!save\n!!load\n!!load no\n")
+        self.assertIn("saving... talk.json\n", out)
+        self.assertIn("loading... talk.json\nuser: a\nassistant: system=S/user=a\n", out)
+        self.assertIn("\nsystem=S/user=a/assistant=system=S/user=a/user=b\n", out)
+        self.assertTrue(out.endswith("usage: !!save <filename>\nusage: !!load <filename>\nfile not found: no\n"), out)
+        with open(self.dir + "/talk.json", encoding="utf-8") as f:
+            self.assertEqual(json.load(f), {
+                "template_name": "api_based_default", "system_message": "S", "roles": ["user", "assistant"],
+                "messages": [["user", "a"], ["assistant", "system=S/user=a"]], "offset": 0})
+
+    def test_a_conversation_of_fastchat_is_loaded(self):
+        with open(self.dir + "/old.json", "w", encoding="utf-8") as f:
+            json.dump({"template_name": "vicuna_v1.1", "system_message": "", "roles": ["USER", "ASSISTANT"], "offset": 0,
+                       "messages": [["USER", "hi"], ["ASSISTANT", "yo"], ["USER", "q"], ["ASSISTANT", None]]}, f)
+        out = self.run_cli("chat", text="!!load old\n!!remove\nb\n!!save again\n")
+        self.assertIn("user=hi/assistant=yo/user=b", out)
+        with open(self.dir + "/again.json", encoding="utf-8") as f:
+            again = json.load(f)
+        self.assertEqual((again["template_name"], again["messages"][0]), ("vicuna_v1.1", ["USER", "hi"]))
+
+    def test_a_failed_answer_leaves_no_trace_and_exits_1(self):
+        for word, reason in (("refuse", "the queue is full (status 503)"), ("fail", "the queue is full"),
+                             ("cut", "the answer was cut"), ("drop", "api.sock")):
+            out = self.run_cli("chat", text=word + "\na\n", code=1)
+            self.assertTrue(out.endswith("user=a\n"), out)
+            self.assertIn(reason, self.err)
+
+
+class Terminal(Case):
+    """A person at a terminal: prompts, colour, Ctrl-C."""
+
+    def open(self, *args, **more):
+        pid, self.fd = pty.fork()
+        if pid == 0:
+            os.execve(PROGRAM, [PROGRAM, "chat", *args], environment(FASTCHAT_RUNTIME_DIR=self.dir, **more))
+        self.pid, self.seen, self.all = pid, "", ""
+
+    def expect(self, text):
+        while text not in self.seen:
+            ready, _, _ = select.select([self.fd], [], [], CEILING_S)
+            self.assertTrue(ready, "waited for %r, saw %r" % (text, self.all))
+            try:
+                data = os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:
+                data = ""
+            self.assertTrue(data, "ended before %r: %r" % (text, self.all))
+            self.seen += data
+            self.all += data
+        self.seen = self.seen[self.seen.index(text) + len(text):]
+
+    def send(self, text):
+        os.write(self.fd, text.encode())
+
+    def end(self):
+        while True:
+            try:
+                data = os.read(self.fd, 4096)
+            except OSError:
+                break
+            if not data:
+                break
+            self.all += data.decode(errors="replace")
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(status)
+
+    def test_ctrl_c_stops_an_answer_and_at_the_prompt_ends(self):
+        self.open()
+        self.expect("user:")
+        self.send("a\n")
+        self.expect("user=a\r\n")
+        self.expect("user:")
+        self.send("hang\n")
+        self.expect("thinking")
+        self.send("\x03")
+        self.expect("stopped generation.")
+        self.expect("user=a\r\n")
+        self.expect("user:")
+        self.send("b\n")
+        self.expect("user=a/assistant=user=a/user=b\r\n")
+        self.expect("user:")
+        self.send("\x03")
+        self.expect("exit...")
+        self.assertEqual(self.end(), 0)
+
+    def test_an_answer_cannot_drive_the_terminal(self):
+        self.open()
+        self.expect("user:")
+        self.send("escape\n")
+        self.expect("\ufffd]0;title\ufffd")
+        self.send("\x04")
+        self.assertEqual(self.end(), 0)
+
+    def test_colour_only_without_no_color(self):
+        for more, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
+            self.open(**more)
+            self.expect("user:")
+            self.send("!!exit\n")
+            self.assertEqual(self.end(), 0)
+            self.assertEqual("\x1b[1m" in self.all, colour)
+
+    def test_multiline_ends_with_ctrl_d(self):
+        self.open("--multiline")
+        self.expect("user:")
+        self.send("a\n")
+        self.expect("a\r\n")
+        self.send("b\n")
+        self.expect("b\r\n")
+        self.send("\x04")
+        self.expect("user=a\r\nb")
+        self.expect("user:")
+        self.send("\x04")
+        self.assertEqual(self.end(), 0)
+
+
+if __name__ == "__main__":
+    PROGRAM = os.path.abspath(sys.argv.pop(1))
+    outcome = unittest.main(exit=False, verbosity=2).result
+    bad = len(outcome.failures) + len(outcome.errors)
+    print("%d passed, %d failed, %d skipped" % (outcome.testsRun - bad - len(outcome.skipped), bad, len(outcome.skipped)))
+    sys.exit(1 if bad else 0)
