@@ -1,0 +1,50 @@
+/* The input as a foreign worker's template, and as the chat template of a model file. */
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "conv/conv.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void render(const struct conv_template *t)
+{
+    static const struct conv_message chat[] = {
+        { "system", "S \n\n\r\n" }, { "user", " \xE2\x80\xA8hi\xFF " }, { "assistant", NULL }, { "user", "" },
+    };
+    CLEANUP(arena_free) struct arena *a = arena_new(1 << 24);
+    BUF_LOCAL out = BUF_INIT;
+    struct json_writer w = json_writer(&out);
+    struct conv_span *spans;
+    size_t n;
+
+    for (size_t from = 0; from < 4; from++)
+        if (conv_render(t, chat + from, 4 - from, from % 2, a, &spans, &n, NULL) == 0)
+            for (size_t i = 0; i < n; i++)
+                buf_add(&out, spans[i].text, spans[i].len);
+    buf_clear(&out);
+    conv_to_json(t, &w);
+    if (json_check(buf_str(&out), out.len, NULL, NULL) < 0)
+        __builtin_trap();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    CLEANUP(conv_free) struct conv_template *t = NULL;
+    CLEANUP(mem_free) char *text = malloc(size + 1);
+    struct err err = { 0 };
+
+    memcpy(text, data, size);
+    text[size] = 0;
+    conv_match(text);
+    if (json_parse(text, size, NULL, &tree, NULL) < 0)
+        return 0;
+    if (conv_from_json(tree, &t, &err) == 0)
+        render(t);
+    else if (!err_is_set(&err))
+        __builtin_trap();
+    return 0;
+}
