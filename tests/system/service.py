@@ -1,0 +1,313 @@
+"""What the system tests share: a real daemon in a folder of its own, HTTP over TCP and Unix sockets, a small runner.
+
+A test file defines functions named test_*(…) and ends with `run(globals())`. The runner prints a line a test and the closing
+line that ./check counts. A test that can not run raises Skip; with CI=true in the environment that is a failure.
+Waiting is always for an event, under the generous ceiling CEILING.
+"""
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+SOURCE = os.environ.get("FASTCHAT_SOURCE") or os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+BUILD = os.environ.get("FASTCHAT_BUILD") or os.path.join(SOURCE, "build")
+CEILING = 180.0
+SANITIZED = os.path.exists(os.path.join(BUILD, "build.ninja")) and "-fsanitize=" in open(
+    os.path.join(BUILD, "build.ninja"), encoding="utf-8").read(200000)
+
+
+class Skip(Exception):
+    pass
+
+
+def until(what, probe, ceiling=CEILING, step=0.02):
+    """The first true value that probe() gives; an exception that says what was waited for after the ceiling."""
+    end = time.monotonic() + ceiling
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {ceiling:.0f} s in vain: {what}")
+        time.sleep(step)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def real_model():
+    """Path of the default model, fetched as ./quickstart fetches it."""
+    path = os.environ.get("FASTCHAT_SMOLLM2")
+    if path and os.path.exists(path):
+        return path
+    got = subprocess.run([os.path.join(SOURCE, "tools", "fetch-model.sh")], capture_output=True, text=True)
+    if got.returncode == 0:
+        return got.stdout.strip()
+    raise Skip("the default model can not be fetched: " + got.stderr.strip()[-200:])
+
+
+class Unix(http.client.HTTPConnection):
+    def __init__(self, path, timeout=CEILING):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def events(response):
+    """The data lines of an SSE answer, decoded, "[DONE]" as it is; comments are left out."""
+    for raw in response:
+        line = raw.decode("utf-8").rstrip("\r\n")
+        if line.startswith("data: "):
+            text = line[6:]
+            yield text if text == "[DONE]" else json.loads(text)
+
+
+class Service:
+    """The daemon with a config; `with Service(models=…) as s:`."""
+
+    def __init__(self, models="", api="", supervisor="", controller="", defaults="", env=None, ready=True, expect=None):
+        self.dir = tempfile.mkdtemp(prefix="fastchat-test-")
+        self.runtime = os.path.join(self.dir, "run")
+        self.port = free_port()
+        self.config = os.path.join(self.dir, "fastchat.conf")
+        self.log_path = os.path.join(self.dir, "log")
+        self.want_ready = ready
+        self.process = None
+        self.env = dict(os.environ, RUNTIME_DIRECTORY=self.runtime, **(env or {}))
+        self.env.pop("NOTIFY_SOCKET", None)
+        with open(self.config, "w", encoding="utf-8") as f:
+            f.write(f"supervisor = {{ {supervisor} }};\n"
+                    f"controller = {{ {controller} }};\n"
+                    f"api = {{ listen = ( {{ address = \"127.0.0.1:{self.port}\"; }}, {{ address = \"unix:{self.runtime}/api.sock\"; mode = \"0600\"; }} ); {api} }};\n"
+                    f"defaults = {{ {defaults} }};\n"
+                    f"models = ( {models} );\n")
+
+    def script(self, name, **script):
+        """Writes a script file and gives its path."""
+        path = os.path.join(self.dir, name + ".json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(script, f)
+        return path
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen([os.path.join(BUILD, "fastchatd"), "-c", self.config], stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, env=self.env, cwd=self.dir)
+        if self.want_ready:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self):
+        def probe():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the daemon ended with {self.process.returncode}")
+            children = self.children()
+            if not children or not all(c["state"] in ("ready", "failed") for c in children):
+                return False
+            models = self.request("GET", "/v1/models", unix=True)[2]["data"]
+            return all(m["status"]["value"] in ("loaded", "failed") for m in models)
+        until("all children ready and known to the api", probe)
+
+    def stop(self, ceiling=CEILING):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(ceiling)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError("the daemon did not stop")
+        return self.process.returncode if self.process else None
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+
+    def __exit__(self, kind, value, tb):
+        try:
+            self.stop()
+        finally:
+            log = self.log()
+            if kind and not issubclass(kind, Skip):
+                print("--- log of the daemon (its last lines)")
+                print("\n".join(log.splitlines()[-60:]))
+                print("---")
+            shutil.rmtree(self.dir, ignore_errors=True)
+        if not kind:
+            assert "ERROR: AddressSanitizer" not in log and "runtime error:" not in log and "LeakSanitizer" not in log, log[-4000:]
+
+    def log(self):
+        with contextlib.suppress(FileNotFoundError), open(self.log_path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+        return ""
+
+    # --- its state
+
+    def cli(self, *args, **kw):
+        return subprocess.run([os.path.join(BUILD, "fastchat"), *args], capture_output=True, text=True, env=self.env,
+                              timeout=CEILING, **kw)
+
+    def status(self):
+        got = self.cli("status", "--json", "--runtime-dir", self.runtime)
+        return json.loads(got.stdout) if got.returncode == 0 and got.stdout.strip() else None
+
+    def children(self):
+        status = self.status()
+        return status["children"] if status else []
+
+    def child(self, role, model=None, replica=None):
+        for c in self.children():
+            if c["role"] == role and (model is None or c.get("model") == model) and (replica is None or c.get("replica") == replica):
+                return c
+        return None
+
+    def stats(self, role="worker", **kw):
+        return (self.child(role, **kw) or {}).get("stats") or {}
+
+    def processes(self):
+        """All live processes of the daemon: {pid: state letter}."""
+        found, parents = {}, {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(OSError):
+                    with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as f:
+                        rest = f.read().rsplit(")", 1)[1].split()
+                    parents[int(entry)] = (int(rest[1]), rest[0])
+        todo = [self.process.pid]
+        while todo:
+            p = todo.pop()
+            if p in parents:
+                found[p] = parents[p][1]
+            todo += [c for c, (parent, _) in parents.items() if parent == p]
+        return found
+
+    def descriptors(self, pid):
+        return len(os.listdir(f"/proc/{pid}/fd"))
+
+    # --- talking to it
+
+    def connect(self, unix=False):
+        return Unix(os.path.join(self.runtime, "api.sock")) if unix else http.client.HTTPConnection("127.0.0.1", self.port, timeout=CEILING)
+
+    def request(self, method, path, body=None, unix=False, headers=None):
+        """(status, headers, parsed body)"""
+        c = self.connect(unix)
+        try:
+            c.request(method, path, None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body), headers or {})
+            r = c.getresponse()
+            text = r.read().decode("utf-8")
+            try:
+                parsed = json.loads(text) if text else None
+            except ValueError:
+                parsed = text
+            return r.status, dict((k.lower(), v) for k, v in r.getheaders()), parsed
+        finally:
+            c.close()
+
+    def chat(self, text, model="m", unix=False, **fields):
+        body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
+        return self.request("POST", "/v1/chat/completions", body, unix)
+
+    def answer(self, text, **kw):
+        status, _, body = self.chat(text, **kw)
+        assert status == 200, (status, body)
+        return body["choices"][0]["message"]["content"]
+
+    @contextlib.contextmanager
+    def stream(self, text, model="m", unix=False, **fields):
+        c = self.connect(unix)
+        try:
+            c.request("POST", "/v1/chat/completions", json.dumps(
+                {"model": model, "stream": True, "messages": [{"role": "user", "content": text}], **fields}))
+            r = c.getresponse()
+            assert r.status == 200, (r.status, r.read())
+            yield r
+        finally:
+            c.close()
+
+    def stream_text(self, text, **kw):
+        """(joined content, finish reason, all events)"""
+        with self.stream(text, **kw) as r:
+            got = list(events(r))
+        words = [e["choices"][0]["delta"].get("content") or "" for e in got if isinstance(e, dict) and e.get("choices")]
+        reason = [e["choices"][0]["finish_reason"] for e in got if isinstance(e, dict) and e.get("choices") and e["choices"][0]["finish_reason"]]
+        return "".join(words), reason[-1] if reason else None, got
+
+
+def scripted(name, path, extra=""):
+    """A model group of the config."""
+    return f'{{ name = "{name}"; device = "scripted"; path = "{path}"; {extra} }}'
+
+
+def script_file(folder, name, **script):
+    path = os.path.join(folder, name + ".json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(script, f)
+    return path
+
+
+def together(n, fn):
+    """Runs fn(i) for i < n in threads; the results in order; the first exception again here."""
+    results, errors = [None] * n, []
+
+    def one(i):
+        try:
+            results[i] = fn(i)
+        except BaseException as e:              # pylint: disable=broad-except
+            errors.append(e)
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(CEILING * 2)
+    if errors:
+        raise errors[0]
+    assert not any(t.is_alive() for t in threads), "a client hangs"
+    return results
+
+
+def run(names):
+    only = re.compile(sys.argv[1]) if len(sys.argv) > 1 else None
+    passed = failed = skipped = 0
+    for name, fn in list(names.items()):
+        if not name.startswith("test_") or not callable(fn) or (only and not only.search(name)):
+            continue
+        start = time.monotonic()
+        try:
+            fn()
+            passed += 1
+            word = "ok"
+        except Skip as e:
+            if os.environ.get("CI") == "true":
+                failed += 1
+                word = f"FAILED (may not be skipped in CI): {e}"
+            else:
+                skipped += 1
+                word = f"skipped: {e}"
+        except BaseException:                   # pylint: disable=broad-except
+            traceback.print_exc(file=sys.stdout)
+            failed += 1
+            word = "FAILED"
+        print(f"{name[5:].replace('_', ' ')}: {word} ({time.monotonic() - start:.1f} s)", flush=True)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed or not passed + skipped else 0)

@@ -1,0 +1,120 @@
+"""The fastchat command against the whole service."""
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import tempfile
+import time
+
+from service import BUILD, CEILING, Service, run, script_file, scripted, until
+
+TMP = tempfile.mkdtemp(prefix="fastchat-scripts-")
+MODEL = script_file(TMP, "echo", rules=[{"match": "second", "play": ["two"]}, {"match": "first", "play": ["one"]},
+                                        {"match": "slow", "play": ["begin ", {"repeat": 600, "play": [{"wait_ms": 100}, "x"]}]}], play=["Hel", "lo"])
+FASTCHAT = os.path.join(BUILD, "fastchat")
+
+
+class Terminal:
+    """A program on a pseudo terminal."""
+
+    def __init__(self, s, *args):
+        pid, self.fd = pty.fork()
+        if pid == 0:
+            os.execve(FASTCHAT, [FASTCHAT, *args], dict(s.env, TERM="xterm"))
+        self.pid, self.seen = pid, ""
+
+    def expect(self, text):
+        def probe():
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+                except OSError:
+                    pass
+            return text in self.seen
+        try:
+            until(f"{text!r} on the terminal", probe, step=0)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; it shows {self.seen!r}") from e
+        self.seen = self.seen.split(text, 1)[1]
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def end(self):
+        def probe():
+            got = os.waitpid(self.pid, os.WNOHANG)
+            return got if got[0] else None
+        return os.waitstatus_to_exitcode(until("it ends", probe)[1])
+
+
+def test_every_command_has_help_and_usage_errors_exit_2():
+    for args in ([], ["chat"], ["status"], ["models"], ["test-message"]):
+        got = subprocess.run([FASTCHAT, *args, "--help"], capture_output=True, text=True, timeout=CEILING)
+        assert got.returncode == 0 and "--" in got.stdout and not got.stderr, (args, got)
+    for args in (["nonsense"], ["chat", "--nonsense"], ["status", "too", "many"]):
+        got = subprocess.run([FASTCHAT, *args], capture_output=True, text=True, timeout=CEILING)
+        assert got.returncode == 2 and got.stderr and not got.stdout, (args, got)
+    assert subprocess.run([FASTCHAT, "--version"], capture_output=True, text=True, timeout=CEILING).stdout.strip()
+
+
+def test_without_a_service_it_says_what_to_do():
+    folder = tempfile.mkdtemp(prefix="fastchat-test-")
+    for args in (["status"], ["models"], ["chat"], ["test-message"]):
+        got = subprocess.run([FASTCHAT, args[0], "--runtime-dir", folder], capture_output=True, text=True, timeout=CEILING, input="")
+        assert got.returncode == 1 and folder in got.stderr and not got.stdout, (args, got)
+
+
+def test_status_models_and_test_message():
+    with Service(models=scripted("m", MODEL, 'aliases = ("other");')) as s:
+        got = s.cli("status", "--runtime-dir", s.runtime)
+        assert got.returncode == 0 and "ready" in got.stdout and "m" in got.stdout and "\x1b" not in got.stdout, got
+        got = s.cli("models", "--runtime-dir", s.runtime)
+        assert got.returncode == 0 and "m" in got.stdout.split() and "other" in got.stdout.split(), got
+        got = s.cli("models", "--ready", "--runtime-dir", s.runtime)
+        assert got.returncode == 0, got
+        got = s.cli("test-message", "--runtime-dir", s.runtime)
+        assert got.returncode == 0 and "Hello" in got.stdout, got
+
+
+def test_one_message_from_the_command_line():
+    with Service(models=scripted("m", MODEL)) as s:
+        got = s.cli("chat", "--runtime-dir", s.runtime, "--message", "hi")
+        assert got.returncode == 0 and got.stdout == "Hello\n", got
+
+
+def test_a_chat_on_a_terminal_with_its_commands():
+    saved = os.path.join(TMP, "talk")
+    with Service(models=scripted("m", MODEL)) as s:
+        t = Terminal(s, "chat", "m", "--runtime-dir", s.runtime)
+        t.expect("user")
+        t.type("first\n")
+        t.expect("one")
+        t.type("second\n")
+        t.expect("two")
+        t.type(f"!!save {saved}\n")
+        t.expect(saved)
+        t.type("!!remove\n")
+        t.expect("one")
+        t.type("!!reset\n")
+        t.type("hi\n")
+        t.expect("Hello")
+        t.type("!!regen\n")
+        t.expect("Hello")
+        t.type("slow\n")
+        t.expect("begin ")
+        t.type("\x03")
+        until("the stopped answer frees its slot", lambda: s.stats().get("queue_length") == 0)
+        t.type(f"!!load {saved}\n")
+        t.expect("two")
+        t.type("!!exit\n")
+        assert t.end() == 0
+        with open(saved + ".json", encoding="utf-8") as f:
+            talk = json.load(f)
+        assert set(talk) == {"template_name", "system_message", "roles", "messages", "offset"}, talk
+        assert [m[1] for m in talk["messages"]] == ["first", "one", "second", "two"], talk
+
+
+if __name__ == "__main__":
+    run(globals())
