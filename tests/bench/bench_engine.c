@@ -1,0 +1,339 @@
+/* bench_engine.c - how fast the forward pass is, beside a peer on the same file.
+ *
+ *     bench-engine MODEL.gguf [ROUNDS [THREADS]]
+ *
+ * Every round measures the machine (read bandwidth of all threads), then ours,
+ * then llama.cpp where $FASTCHAT_LLAMA_BENCH names its llama-bench (and
+ * llama-batched-bench lies beside it). On a shared machine absolute numbers say
+ * little; the ratio of a round, and the median of the ratios, say something.
+ *
+ * Lines are CSV: what,round,value,unit. Lines with # are for people.
+ */
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "gen/cpu/pool.h"
+#include "gen/kv.h"
+#include "gen/model.h"
+#include "gen/slab.h"
+#include "loaders/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    PROMPT = 512, DECODE = 128,         /* one sequence */
+    CONTEXT = 100, STEPS = 32,          /* many: positions before, tokens of each */
+    MAX_SEQUENCES = 32, MAX_ROUNDS = 99, PAGES = 48,
+};
+
+enum what { READ_96M, READ_1G, PREFILL, DECODE_1, DECODE_8, DECODE_32, N_WHAT };
+static const struct { const char *name, *unit; } whats[N_WHAT] = {
+    { "read-96MiB", "GB/s" },   { "read-1GiB", "GB/s" },    { "prefill-512", "tok/s" },
+    { "decode-1", "tok/s" },    { "decode-8", "tok/s" },    { "decode-32", "tok/s" },
+};
+
+static double ours[N_WHAT][MAX_ROUNDS], peer[N_WHAT][MAX_ROUNDS], ratio[N_WHAT][MAX_ROUNDS];
+
+struct bench {
+    struct model *model;
+    struct kv *kv;
+    float *logits;                      /* [MAX_SEQUENCES][vocab_size] */
+    uint32_t pages[MAX_SEQUENCES][PAGES];
+    uint32_t threads;
+    const char *file, *peer;
+    uint64_t hash;                      /* of all tokens chosen: FNV-1a */
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench-engine: %s\n", what);
+    exit(1);
+}
+
+static double seconds_since(uint64_t start_ns) { return (double)(clock_mono_ns() - start_ns) / 1e9; }
+
+/* ---- the machine ----------------------------------------------------- */
+
+struct reading {
+    const uint64_t *data;
+    size_t n;                           /* words of all threads */
+    uint32_t threads;
+    uint64_t sum[POOL_MAX_THREADS];
+};
+
+typedef uint64_t words __attribute__((vector_size(64)));
+
+static void read_part(void *arg, uint32_t thread)
+{
+    struct reading *r = arg;
+    const size_t n = r->n / r->threads / 64 * 64;
+    const words *at = (const words *)(r->data + thread * n);
+    words a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
+
+    for (size_t i = 0; i < n / 8; i += 4) {
+        a += at[i];
+        b += at[i + 1];
+        c += at[i + 2];
+        d += at[i + 3];
+    }
+    a += b + c + d;
+    r->sum[thread] += a[0];
+}
+
+static double bandwidth(struct pool *pool, size_t bytes)
+{
+    static struct reading r;
+    double best = 0;
+    void *data = slab_map(bytes);
+
+    if (!data)
+        die("no memory to measure bandwidth with");
+    memset(data, 1, bytes);
+    r = (struct reading){ data, bytes / sizeof(uint64_t), pool_threads(pool), { 0 } };
+    for (int i = 0; i < 5; i++) {
+        const uint64_t start = clock_mono_ns();
+        double rate;
+
+        pool_run(pool, read_part, &r);
+        rate = (double)bytes / seconds_since(start) / 1e9;
+        best = rate > best ? rate : best;
+    }
+    slab_unmap(data, bytes);
+    return best;
+}
+
+/* ---- ours ------------------------------------------------------------ */
+
+static int32_t best_token(struct bench *b, const float *logits)
+{
+    const uint32_t n = model_shape(b->model)->vocab_size;
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    b->hash = (b->hash ^ best) * 1099511628211u;
+    return (int32_t)best;
+}
+
+static int32_t prompt_token(const struct bench *b, uint32_t i, uint32_t seq)
+{
+    return (int32_t)((300 + i * 7919 + 13 * seq) % model_shape(b->model)->vocab_size);
+}
+
+static void prefill(struct bench *b, uint32_t seq, uint32_t n, float *logits)
+{
+    static struct model_row rows[MODEL_MAX_ROWS];
+
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = (struct model_row){ prompt_token(b, i, seq), i, b->pages[seq],
+                                      i + 1 == n ? logits : NULL };
+    model_forward(b->model, b->kv, rows, n);
+}
+
+/* Tokens a second of n sequences that each grow by `steps` from `context`. */
+static double decode(struct bench *b, uint32_t n, uint32_t context, uint32_t steps)
+{
+    const uint32_t vocab = model_shape(b->model)->vocab_size;
+    struct model_row rows[MAX_SEQUENCES];
+    uint64_t start;
+
+    for (uint32_t s = 0; s < n; s++) {
+        if (context)
+            prefill(b, s, context, NULL);
+        rows[s] = (struct model_row){ prompt_token(b, context, s), context, b->pages[s],
+                                      b->logits + (size_t)s * vocab };
+    }
+    start = clock_mono_ns();
+    for (uint32_t i = 0; i < steps; i++) {
+        model_forward(b->model, b->kv, rows, n);
+        for (uint32_t s = 0; s < n; s++) {
+            rows[s].token = best_token(b, rows[s].logits);
+            rows[s].pos++;
+        }
+    }
+    return (double)n * steps / seconds_since(start);
+}
+
+static void measure_ours(struct bench *b, int round)
+{
+    uint64_t start;
+
+    b->hash = 14695981039346656037u;
+    start = clock_mono_ns();
+    prefill(b, 0, PROMPT, b->logits);
+    ours[PREFILL][round] = PROMPT / seconds_since(start);
+    best_token(b, b->logits);
+    ours[DECODE_1][round] = decode(b, 1, 0, DECODE);
+    ours[DECODE_8][round] = decode(b, 8, CONTEXT, STEPS);
+    ours[DECODE_32][round] = decode(b, 32, CONTEXT, STEPS);
+}
+
+/* ---- the peer -------------------------------------------------------- */
+
+/* The number behind `"key":` in a line of JSON, or 0. */
+static double number_of(const char *line, const char *key)
+{
+    char quoted[64];
+    const char *at;
+
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    at = strstr(line, quoted);
+    return at ? strtod(at + strlen(quoted), NULL) : 0;
+}
+
+static void for_each_line(const char *command, void (*fn)(const char *line, int round), int round)
+{
+    char line[4096];
+    FILE *f = popen(command, "r");
+
+    if (!f)
+        return;
+    while (fgets(line, sizeof line, f))
+        fn(line, round);
+    if (pclose(f) != 0)
+        printf("# the peer failed: %s\n", command);
+}
+
+static void single_line(const char *line, int round)
+{
+    if (number_of(line, "n_prompt") > 0)
+        peer[PREFILL][round] = number_of(line, "avg_ts");
+    else if (number_of(line, "n_gen") > 0)
+        peer[DECODE_1][round] = number_of(line, "avg_ts");
+}
+
+static void batched_line(const char *line, int round)
+{
+    if (number_of(line, "pl") == 8)
+        peer[DECODE_8][round] = number_of(line, "speed_tg");
+    else if (number_of(line, "pl") == 32)
+        peer[DECODE_32][round] = number_of(line, "speed_tg");
+}
+
+static void measure_peer(const struct bench *b, int round)
+{
+    BUF_LOCAL command = BUF_INIT;
+    const char *slash = strrchr(b->peer, '/');
+
+    buf_printf(&command, "'%s' -m '%s' -p %d -n %d -t %u -r 1 -o jsonl 2>/dev/null", b->peer, b->file,
+               PROMPT, DECODE, b->threads);
+    for_each_line(buf_str(&command), single_line, round);
+    buf_clear(&command);
+    buf_printf(&command,
+               "'%.*sllama-batched-bench' -m '%s' -c 8192 -b 2048 -npp %d -ntg %d -npl 8,32 -t %u "
+               "--output-format jsonl 2>/dev/null",
+               slash ? (int)(slash + 1 - b->peer) : 0, b->peer, b->file, CONTEXT, STEPS, b->threads);
+    for_each_line(buf_str(&command), batched_line, round);
+}
+
+/* ---- report ---------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static double median(const double *values, int n)
+{
+    double sorted[MAX_ROUNDS];
+
+    memcpy(sorted, values, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static void report(int rounds, bool with_peer)
+{
+    double batch[MAX_ROUNDS];
+
+    for (int r = 0; r < rounds; r++)
+        batch[r] = ours[DECODE_8][r] / ours[DECODE_1][r];
+    printf("# medians of %d rounds: ours, peer, ratio (lowest to highest)\n", rounds);
+    for (int w = 0; w < N_WHAT; w++) {
+        printf("%s,median,%.1f,%s\n", whats[w].name, median(ours[w], rounds), whats[w].unit);
+        if (!with_peer || w < PREFILL)
+            continue;
+        double low = ratio[w][0], high = low;
+
+        for (int r = 1; r < rounds; r++) {
+            low = ratio[w][r] < low ? ratio[w][r] : low;
+            high = ratio[w][r] > high ? ratio[w][r] : high;
+        }
+        printf("%s-peer,median,%.1f,tok/s\n", whats[w].name, median(peer[w], rounds));
+        printf("%s-ratio,median,%.2f,x\n", whats[w].name, median(ratio[w], rounds));
+        printf("# %-12s %8.1f %8.1f %6.2f (%.2f to %.2f)\n", whats[w].name, median(ours[w], rounds),
+               median(peer[w], rounds), median(ratio[w], rounds), low, high);
+    }
+    printf("decode-8-over-1,median,%.2f,x\n", median(batch, rounds));
+}
+
+static void open_all(struct bench *b, uint32_t threads)
+{
+    CLEANUP(gguf_close) struct gguf *file = NULL;
+    struct model_options options = { .threads = threads };
+    const struct model_shape *s;
+    struct err err = { 0 };
+    uint64_t start = clock_mono_ns();
+
+    if (gguf_open(b->file, &file, &err) || model_open(file, &options, &b->model, &err))
+        die(err_text(&err));
+    s = model_shape(b->model);
+    b->threads = model_threads(b->model);
+    printf("load,0,%.3f,s\n", seconds_since(start));
+    if (kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, MAX_SEQUENCES * PAGES },
+                &b->kv, &err))
+        die(err_text(&err));
+    b->logits = malloc((size_t)MAX_SEQUENCES * s->vocab_size * sizeof *b->logits);
+    if (!b->logits)
+        die("no memory for logits");
+    for (int i = 0; i < MAX_SEQUENCES * PAGES; i++)
+        kv_take(b->kv, &b->pages[i / PAGES][i % PAGES]);
+    printf("# %s, %s, %s kernels, %u threads, %.1f MB packed\n", b->file, s->arch, model_isa(b->model),
+           b->threads, (double)model_weight_bytes(b->model) / 1e6);
+    printf("# prefill: %d tokens at once; decode-1: %d greedy tokens from an empty context;\n"
+           "# decode-8, decode-32: %d tokens of each sequence behind a prompt of %d\n",
+           PROMPT, DECODE, STEPS, CONTEXT);
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    CLEANUP(pool_close) struct pool *pool = NULL;
+    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
+
+    if (argc < 2 || rounds < 1 || rounds > MAX_ROUNDS)
+        die("usage: bench-engine MODEL.gguf [ROUNDS (1 to 99) [THREADS]]");
+    b.file = argv[1];
+    b.peer = getenv("FASTCHAT_LLAMA_BENCH");
+    open_all(&b, argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0);
+    if (!b.peer || !*b.peer)
+        printf("# peer absent: $FASTCHAT_LLAMA_BENCH does not name a llama-bench\n");
+    if (pool_open(b.threads, &pool, NULL))
+        die("no threads to measure bandwidth with");
+    decode(&b, 1, 0, 8);                            /* warm up */
+    for (int r = 0; r < rounds; r++) {
+        ours[READ_96M][r] = bandwidth(pool, (size_t)96 << 20);
+        ours[READ_1G][r] = bandwidth(pool, (size_t)1 << 30);
+        measure_ours(&b, r);
+        if (b.peer && *b.peer)
+            measure_peer(&b, r);
+        for (int w = 0; w < N_WHAT; w++) {
+            printf("%s,%d,%.1f,%s\n", whats[w].name, r, ours[w][r], whats[w].unit);
+            if (peer[w][r] > 0) {
+                ratio[w][r] = ours[w][r] / peer[w][r];
+                printf("%s-peer,%d,%.1f,%s\n", whats[w].name, r, peer[w][r], whats[w].unit);
+            }
+        }
+        printf("tokens-hash,%d,%016llx,\n", r, (unsigned long long)b.hash);
+        fflush(stdout);
+    }
+    report(rounds, b.peer && *b.peer);
+    kv_close(b.kv);
+    model_close(b.model);
+    free(b.logits);
+    return 0;
+}
