@@ -13,6 +13,7 @@ struct catalog {
     struct worker *workers;
     uint64_t turn;              /* equals share in turn */
     uint64_t serial;            /* of the newest worker */
+    bool keep_missing;          /* see catalog_keep_missing() */
 };
 
 enum { MAX_NAMES = 1024, MAX_WORKERS = 4096 };
@@ -422,6 +423,11 @@ static void take_worker(struct catalog *c, struct worker *w)
     c->workers = w;
 }
 
+void catalog_keep_missing(struct catalog *c, bool keep)
+{
+    c->keep_missing = keep;
+}
+
 int catalog_table(struct catalog *c, const char *line, size_t len, struct err *err)
 {
     CLEANUP(json_delete) cJSON *tree = NULL;
@@ -446,7 +452,7 @@ int catalog_table(struct catalog *c, const char *line, size_t len, struct err *e
         end = &(*end)->next;
     }
     for (struct worker *w = c->workers; w; w = w->next)
-        w->listed = false;
+        w->listed = w->listed && c->keep_missing;
     while (fresh) {
         struct worker *w = fresh;
 

@@ -79,6 +79,9 @@ void catalog_states(struct catalog *c, const cJSON *rows);
 /* One line of the routing table. 0, or -EPROTO/-ENOMEM and the last table
  * stays. */
 int catalog_table(struct catalog *c, const char *line, size_t len, struct err *err);
+/* While true, a table takes nobody out: a controller that has just started
+ * knows only the workers that have found it again. */
+void catalog_keep_missing(struct catalog *c, bool keep);
 
 struct model *catalog_find(struct catalog *c, const char *name);
 /* All names, sorted; free() the array. 0 or -ENOMEM. */

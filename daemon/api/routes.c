@@ -1,6 +1,7 @@
 #include "daemon/api/routes.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/api/api.h"
@@ -15,6 +16,7 @@ enum {
     DELAY_MIN_US = 50000,
     DELAY_MAX_US = 2000000,
     SILENCE_US = 20000000,      /* the controller says something every 5 s */
+    GRACE_US = 3000000,         /* in which workers find a controller that has started anew */
     LINE_BYTES = 4 << 20,
 };
 
@@ -23,13 +25,14 @@ struct routes {
     struct http_call *call;
     struct loop_timer *timer;
     struct buf line;
-    uint64_t delay_us;
+    uint64_t delay_us, grace_until_us;
     int status;
     bool silent;                /* the trouble was said once */
 };
 
 static void trouble(struct routes *r, const char *what)
 {
+    r->grace_until_us = UINT64_MAX;     /* until it is there again, and a while longer */
     if (!r->silent)
         log_warning("routing table: %s; the last one stays in use", what);
     r->silent = true;
@@ -43,6 +46,8 @@ static void on_head(struct http_call *call, int status, void *user)
     struct routes *r = user;
 
     r->status = status;
+    if (r->grace_until_us)
+        r->grace_until_us = clock_mono_us() + GRACE_US;
 }
 
 static int take_line(struct routes *r, size_t len)
@@ -51,6 +56,7 @@ static int take_line(struct routes *r, size_t len)
 
     if (len == 0)
         return 0;
+    catalog_keep_missing(r->api->catalog, clock_mono_us() < r->grace_until_us);
     if (catalog_table(r->api->catalog, r->line.data, len, &err) < 0) {
         log_warning("routing table: %s", err_text(&err));
         return -EPROTO;

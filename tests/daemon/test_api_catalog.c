@@ -186,3 +186,18 @@ Test(api_catalog, settings_may_change_under_running_requests)
     cr_expect(lt(int, catalog_configure(c, odd, &err), 0));
     cr_expect(catalog_find(c, "n") != NULL);
 }
+
+Test(api_catalog, a_controller_that_starts_anew_takes_nobody_out)
+{
+    CLEANUP(catalog_free) struct catalog *c = make(MODELS);
+
+    table(c, WORKER("a", "0", "1"));
+    catalog_keep_missing(c, true);
+    table(c, "");
+    cr_expect(eq(sz, catalog_n_workers(c), 1));
+    table(c, WORKER("b", "0", "1"));
+    cr_expect(eq(sz, catalog_n_workers(c), 2));
+    catalog_keep_missing(c, false);
+    table(c, WORKER("b", "0", "1"));
+    cr_expect(eq(sz, catalog_n_workers(c), 1));
+}

@@ -90,6 +90,22 @@ def test_each_child_frozen_under_load_is_replaced_and_the_others_serve():
     kill_each(signal.SIGSTOP)
 
 
+def test_the_controller_s_death_fails_no_request():
+    with Service(models=scripted("a", HELLO), supervisor="restart_budget = 100;") as s:
+        with Load(s, "a") as load:
+            for _ in range(3):
+                old = s.child("controller")
+                os.kill(old["pid"], signal.SIGKILL)
+
+                def back():
+                    now = s.child("controller")
+                    return now and now["pid"] != old["pid"] and now["state"] == "ready"
+                until("the controller is back", back)
+                mark = load.good
+                until("answers go on", lambda: load.good > mark + 40)
+        assert not load.failed and not load.wrong, (load.failed, load.wrong[:3])
+
+
 def test_a_worker_s_death_with_a_second_replica_loses_no_request_that_had_not_begun():
     slow = script_file(TMP, "slow-start", play=[{"wait_ms": 300}, "Hello world"])
     with Service(models=scripted("m", slow, "replicas = 2;"), supervisor="restart_budget = 100;") as s:
