@@ -1,11 +1,12 @@
 #!/bin/sh
-# deps.sh [build|test]… - installs the Debian packages that building or testing needs and that are not
+# deps.sh [build|fetch|test|static|root]… - installs the Debian packages that building or testing needs and that are not
 # there yet. Runs as root or through sudo; says what it installs.
 set -eu
 
 build="gcc libc6-dev meson ninja-build pkg-config libsystemd-dev libcurl4-openssl-dev libcjson-dev libconfig-dev libutf8proc-dev node-llhttp ca-certificates"
 fetch="python3 python3-pip"
 test="libcriterion-dev clang-14 libclang-rt-14-dev python3 curl procps"
+static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev libssl-dev"
 root="mmdebstrap"
 
 want=
@@ -14,6 +15,7 @@ for group in "$@"; do
     build) want="$want $build" ;;
     fetch) want="$want $fetch" ;;
     test) want="$want $test" ;;
+    static) want="$want $static" ;;
     root) want="$want $root" ;;
     *) echo "deps.sh: unknown group '$group'" >&2; exit 2 ;;
     esac
