@@ -3,8 +3,8 @@
 #
 #   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart
 #   ./check --quick    the plain build and its tests, without those that start the whole service
-#   ./check --all      the ordinary suite, a build with clang and fuzzers, and both commands of the README in a fresh
-#                      minimal Debian root, as root and as an ordinary user with sudo (needs root)
+#   ./check --all      the ordinary suite, a build with clang and fuzzers, the system tests on a static build, and both
+#                      commands of the README in a fresh minimal Debian root, as root and as an ordinary user with sudo (needs root)
 #
 # Ends with "N passed, N failed, N skipped" over all of them.
 set -eu
@@ -79,6 +79,9 @@ fi
 if [ "$mode" = all ]; then
     ./tools/deps.sh root
     step "build with clang and fuzzers" env CC=clang-14 sh -c '[ -f build-clang/build.ninja ] || meson setup build-clang -Dfuzz=true >/dev/null; ninja -C build-clang --quiet'
+    step "archives for the static build" tools/static-deps.sh build-deps
+    step "static build" build build-static -Dlinkage=static -Ddeps_prefix=build-deps
+    run_tests build-static --suite system
     step "quickstart in a fresh root" tools/fresh-root.sh ./quickstart --once
     step "quickstart in a fresh root, as an ordinary user" env FASTCHAT_ROOT_USER=1 tools/fresh-root.sh ./quickstart --once
     step "check in a fresh root" tools/fresh-root.sh ./check
