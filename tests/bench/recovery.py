@@ -12,18 +12,17 @@ import os
 import signal
 import statistics
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
-from service import Service, script_file, scripted, until  # noqa: E402
+from service import Service, scratch, script_file, scripted, until  # noqa: E402
 from test_faults import Load  # noqa: E402
 
 REPEAT = 5
 
 
 def main():
-    tmp = tempfile.mkdtemp(prefix="fastchat-bench-")
+    tmp = scratch()
     hello = script_file(tmp, "hello", play=["Hel", "lo", {"wait_ms": 20}, " wor", "ld"])
     models = ", ".join(scripted(n, hello) for n in ("a", "b"))
     print("# " + __doc__.replace("\n", "\n# "))

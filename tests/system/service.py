@@ -4,6 +4,7 @@ A test file defines functions named test_*(…) and ends with `run(globals())`. 
 line that ./check counts. A test that can not run raises Skip; with CI=true in the environment that is a failure.
 Waiting is always for an event, under the generous ceiling CEILING.
 """
+import atexit
 import contextlib
 import http.client
 import json
@@ -40,6 +41,13 @@ def until(what, probe, ceiling=CEILING, step=0.02):
         if time.monotonic() > end:
             raise AssertionError(f"waited {ceiling:.0f} s in vain: {what}")
         time.sleep(step)
+
+
+def scratch():
+    """A folder that goes with the process."""
+    path = tempfile.mkdtemp(prefix="fastchat-test-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def free_port():

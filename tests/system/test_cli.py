@@ -5,12 +5,11 @@ import pty
 import select
 import signal
 import subprocess
-import tempfile
 import time
 
-from service import BUILD, CEILING, Service, run, script_file, scripted, until
+from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, until
 
-TMP = tempfile.mkdtemp(prefix="fastchat-scripts-")
+TMP = scratch()
 MODEL = script_file(TMP, "echo", rules=[{"match": "second", "play": ["two"]}, {"match": "first", "play": ["one"]},
                                         {"match": "slow", "play": ["begin ", {"repeat": 600, "play": [{"wait_ms": 100}, "x"]}]}], play=["Hel", "lo"])
 FASTCHAT = os.path.join(BUILD, "fastchat")
@@ -60,7 +59,7 @@ def test_every_command_has_help_and_usage_errors_exit_2():
 
 
 def test_without_a_service_it_says_what_to_do():
-    folder = tempfile.mkdtemp(prefix="fastchat-test-")
+    folder = scratch()
     for args in (["status"], ["models"], ["chat"], ["test-message"]):
         got = subprocess.run([FASTCHAT, args[0], "--runtime-dir", folder], capture_output=True, text=True, timeout=CEILING, input="")
         assert got.returncode == 1 and folder in got.stderr and not got.stdout, (args, got)

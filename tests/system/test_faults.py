@@ -1,13 +1,12 @@
 """Children that die, freeze or misbehave, under load: the others serve, the child comes back, nothing is left behind."""
 import os
 import signal
-import tempfile
 import threading
 import time
 
-from service import Service, events, run, script_file, scripted, until
+from service import Service, events, run, scratch, script_file, scripted, until
 
-TMP = tempfile.mkdtemp(prefix="fastchat-scripts-")
+TMP = scratch()
 HELLO = script_file(TMP, "hello", play=["Hel", "lo", {"wait_ms": 20}, " wor", "ld"])
 
 

@@ -3,13 +3,12 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 
-from service import BUILD, CEILING, Service, events, free_port, run, script_file, scripted, together, until
+from service import BUILD, CEILING, Service, events, free_port, run, scratch, script_file, scripted, together, until
 
-TMP = tempfile.mkdtemp(prefix="fastchat-scripts-")
+TMP = scratch()
 HELLO = script_file(TMP, "hello", play=["Hel", "lo", " wor", "ld"])
 SLOW = script_file(TMP, "slow", play=["a", {"repeat": 400, "play": [{"wait_ms": 100}, "b"]}])
 
@@ -212,7 +211,7 @@ def test_sigterm_drains_streams_finish_and_new_requests_are_refused():
 
 
 def test_a_bad_config_shows_all_its_errors_and_exits_78():
-    folder = tempfile.mkdtemp(prefix="fastchat-test-")
+    folder = scratch()
     path = os.path.join(folder, "fastchat.conf")
     with open(path, "w", encoding="utf-8") as f:
         f.write('api = { lisen = 1; };\nmodels = ( { name = "a"; path = "missing.gguf"; },\n { name = "a"; paralel = 3; context = -5; } );\n')
