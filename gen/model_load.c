@@ -373,6 +373,8 @@ static int make_freq(struct loading *l)
         (r = check_rope_scaling(l, &divide)) ||
         (r = take_vector(l, "rope_freqs.weight", turned / 2, &factors)) < 0)
         return r;
+    if (turned % 2)
+        return fail(l, -EINVAL, "%s.rope.dimension_count: %u is odd, but values turn in pairs", m->shape.arch, turned);
     m->freq = arena_array(m->arena, hd / 2, sizeof *m->freq);
     if (!m->freq)
         return fail(l, -ENOMEM, "no memory for %u frequencies", hd / 2);

@@ -346,6 +346,10 @@ Test(model, what_can_not_be_computed_is_refused_by_name)
     tiny_model_build(&t, &b);
     gguf_build_u32(&b, "llama.expert_count", 8);
     refused(&b, -ENOTSUP, "bad.gguf: a model of 8 experts is not supported");
+    t.rope_dim = 15;
+    tiny_model_build(&t, &b);
+    refused(&b, -EINVAL, "bad.gguf: llama.rope.dimension_count: 15 is odd, but values turn in pairs");
+    t.rope_dim = 0;
     tiny_model_build(&t, &b);
     gguf_build_str(&b, "llama.rope.scaling.type", "yarn");
     refused(&b, -ENOTSUP, "bad.gguf: llama.rope.scaling.type: \"yarn\" is not supported");

@@ -116,7 +116,7 @@ void tiny_model_build(const struct tiny_model *t, struct gguf_build *b)
     gguf_build_u32(b, "llama.attention.value_length", t->head_dim);
     gguf_build_f32(b, "llama.attention.layer_norm_rms_epsilon", (float)rms_eps);
     gguf_build_f32(b, "llama.rope.freq_base", (float)rope_theta);
-    gguf_build_u32(b, "llama.rope.dimension_count", t->head_dim);
+    gguf_build_u32(b, "llama.rope.dimension_count", t->rope_dim ? t->rope_dim : t->head_dim);
     add_tensor(&w, "token_embd.weight", t->types[0], t->dim, t->vocab_size, 1);
     for (uint32_t i = 0; i < t->n_layers; i++)
         add_layer(&w, i);

@@ -14,6 +14,7 @@ struct tiny_model {
     uint32_t types[4];          /* enum ggml_type of matrices, taken in turn; n_types of them */
     uint32_t n_types;
     bool tied, biases, rope_freqs;
+    uint32_t rope_dim;          /* 0: head_dim */
     uint64_t seed;
 };
 

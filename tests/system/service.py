@@ -162,7 +162,8 @@ class Service:
                 print("---")
             shutil.rmtree(self.dir, ignore_errors=True)
         if not kind:
-            assert "ERROR: AddressSanitizer" not in log and "runtime error:" not in log and "LeakSanitizer" not in log, log[-4000:]
+            assert "ERROR: AddressSanitizer" not in log and "runtime error:" not in log \
+                and "LeakSanitizer" not in log and "ThreadSanitizer" not in log, log[-4000:]
 
     def log(self):
         with contextlib.suppress(FileNotFoundError), open(self.log_path, encoding="utf-8", errors="replace") as f:
