@@ -21,6 +21,7 @@ esac
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 say() { printf '\n== %s\n' "$*"; }

@@ -40,6 +40,9 @@ echo "installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 for step in "update -q" "install -q -y --no-install-recommends$missing"; do
     # shellcheck disable=SC2086
     if ! $as_root env DEBIAN_FRONTEND=noninteractive apt-get $step >"$log" 2>&1; then

@@ -33,6 +33,7 @@ fi
 mkdir -p "$cache/models" || fail "can not make the folder $cache/models"
 work=$(mktemp -d "$cache/models/.fetch.XXXXXX") || fail "can not write to $cache/models"
 trap 'rm -rf "$work"' EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 free=$(df -Pk "$cache/models" | awk 'NR==2{print $4}')

@@ -23,6 +23,7 @@ leave() {
     exit "$code"
 }
 trap leave EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
