@@ -194,6 +194,20 @@ struct place {
     int line;
 };
 
+enum { LABEL = 160 };
+
+/* Where entry i of a list stands; its label is written to `label`. */
+static struct place place_of_entry(const struct place *list, const config_setting_t *entry, int i,
+                                   char label[LABEL])
+{
+    struct place at = *list;
+
+    snprintf(label, LABEL, "%s[%d]", list->label, i);
+    at.label = label;
+    at.line = entry->line ? (int)entry->line : list->line;
+    return at;
+}
+
 static int fault(const struct place *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static int fault(const struct place *p, const char *fmt, ...)
@@ -434,12 +448,9 @@ static int read_list(const struct place *p, const config_setting_t *s, struct co
         return fault(p, "no memory");
     for (int i = 0; i < n; i++) {
         const config_setting_t *e = config_setting_get_elem(s, (unsigned)i);
-        char label[160];
-        struct place at = *p;
+        char label[LABEL];
+        const struct place at = place_of_entry(p, e, i, label);
 
-        snprintf(label, sizeof label, "%s[%d]", p->label, i);
-        at.label = label;
-        at.line = e->line ? (int)e->line : p->line;
         if (read_text(&at, e, &list[i]) || read_meaning(&at, &list[i], &v->i))
             r = -EINVAL;
     }
@@ -564,12 +575,9 @@ static int read_listeners(const struct place *p, const config_setting_t *s, stru
         return fault(p, "no memory");
     for (int i = 0; i < n; i++) {
         const config_setting_t *e = config_setting_get_elem(s, (unsigned)i);
-        char label[160];
-        struct place at = *p;
+        char label[LABEL];
+        const struct place at = place_of_entry(p, e, i, label);
 
-        snprintf(label, sizeof label, "%s[%d]", p->label, i);
-        at.label = label;
-        at.line = e->line ? (int)e->line : p->line;
         if (read_listener(&at, e, &groups[i]))
             r = -EINVAL;
     }

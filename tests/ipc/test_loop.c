@@ -57,6 +57,24 @@ Test(loop, a_stop_before_the_run_ends_it_and_the_loop_runs_again)
     cr_expect(eq(int, loop_run(loop), 7));
 }
 
+/* Two descriptors have news at once; whoever is told first, in `fn`, takes the
+ * other's event away. */
+static void one_of_two_is_told(loop_io_fn fn)
+{
+    struct end a, b;
+
+    end_open(&a, fn);
+    end_open(&b, fn);
+    a.other = &b;
+    b.other = &a;
+    cr_assert(eq(int, (int)write(a.peer, "x", 1), 1));
+    cr_assert(eq(int, (int)write(b.peer, "x", 1), 1));
+    loop_run(loop);
+    cr_expect(eq(int, a.n_calls + b.n_calls, 1));
+    end_close(&a);
+    end_close(&b);
+}
+
 static void removes_other(struct loop_io *io, uint32_t events)
 {
     struct end *e = io->user;
@@ -69,18 +87,7 @@ static void removes_other(struct loop_io *io, uint32_t events)
 
 Test(loop, an_event_already_fetched_for_a_removed_io_is_dropped)
 {
-    struct end a, b;
-
-    end_open(&a, removes_other);
-    end_open(&b, removes_other);
-    a.other = &b;
-    b.other = &a;
-    cr_assert(eq(int, (int)write(a.peer, "x", 1), 1));
-    cr_assert(eq(int, (int)write(b.peer, "x", 1), 1));
-    loop_run(loop);
-    cr_expect(eq(int, a.n_calls + b.n_calls, 1));
-    end_close(&a);
-    end_close(&b);
+    one_of_two_is_told(removes_other);
 }
 
 static void counts(struct loop_io *io, uint32_t events)
@@ -104,18 +111,7 @@ static void reuses_other(struct loop_io *io, uint32_t events)
 
 Test(loop, an_event_fetched_for_a_reused_io_is_dropped)
 {
-    struct end a, b;
-
-    end_open(&a, reuses_other);
-    end_open(&b, reuses_other);
-    a.other = &b;
-    b.other = &a;
-    cr_assert(eq(int, (int)write(a.peer, "x", 1), 1));
-    cr_assert(eq(int, (int)write(b.peer, "x", 1), 1));
-    loop_run(loop);
-    cr_expect(eq(int, a.n_calls + b.n_calls, 1));
-    end_close(&a);
-    end_close(&b);
+    one_of_two_is_told(reuses_other);
 }
 
 static void disarms_other(struct loop_io *io, uint32_t events)
@@ -130,18 +126,7 @@ static void disarms_other(struct loop_io *io, uint32_t events)
 
 Test(loop, an_event_that_is_no_longer_armed_is_dropped)
 {
-    struct end a, b;
-
-    end_open(&a, disarms_other);
-    end_open(&b, disarms_other);
-    a.other = &b;
-    b.other = &a;
-    cr_assert(eq(int, (int)write(a.peer, "x", 1), 1));
-    cr_assert(eq(int, (int)write(b.peer, "x", 1), 1));
-    loop_run(loop);
-    cr_expect(eq(int, a.n_calls + b.n_calls, 1));
-    end_close(&a);
-    end_close(&b);
+    one_of_two_is_told(disarms_other);
 }
 
 Test(loop, removing_what_is_not_there_is_fine)
