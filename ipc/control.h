@@ -26,6 +26,8 @@ enum control_type {
     CONTROL_STATE = 2,      /* {"state":"loading|ready|draining|failed","text":…} */
     CONTROL_HEARTBEAT = 3,  /* {} or {"busy_ms":N}: no beat is due for N ms from now; with
                              * statistics of the child for `fastchat status`, see docs/wire.md */
+    CONTROL_WANT = 4,       /* {"model"} a request waits for a model that is not loaded (api) */
+    CONTROL_RELOADED = 5,   /* {} the settings of the last RELOAD are in use, or {"error":…} */
     /* supervisor to child */
     CONTROL_SETTINGS = 16,  /* one fd: a sealed memfd with the settings as JSON */
     CONTROL_LISTEN = 17,    /* {"name"} and one fd: a listening socket */
@@ -38,6 +40,7 @@ enum control_type {
     CONTROL_STATUS = 32,    /* {} */
     CONTROL_REPLY = 33,     /* one fd: memfd with the answer as JSON */
     CONTROL_ERROR = 34,     /* {"message"} */
+    CONTROL_COMMAND = 35,   /* {"command", …} answered like STATUS, when it is done */
 };
 
 struct control_frame {

@@ -30,8 +30,8 @@
 enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100, MAX_NAME = 128 };
 
 const struct config_row config_rows[CONFIG_N_KEYS] = {
-#define CONFIG(section, key, type, def, unit, min, max, doc)                                       \
-    { CONFIG_##section, #key, CONFIG_##type, def, unit, min, max, doc },
+#define CONFIG(section, key, type, applies, def, unit, min, max, doc)                              \
+    { CONFIG_##section, #key, CONFIG_##type, CONFIG_##applies, def, unit, min, max, doc },
 #include "daemon/supervisor/config.def"
 #undef CONFIG
 };

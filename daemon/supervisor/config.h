@@ -42,9 +42,16 @@ enum config_type {
     CONFIG_LISTENERS,       /* groups of section LISTEN, or their addresses */
 };
 
+/* What a reload needs so that another value takes effect. */
+enum config_applies {
+    CONFIG_LIVE,            /* nothing: running processes are told */
+    CONFIG_CHILD,           /* other processes in place of those concerned */
+    CONFIG_SERVICE,         /* the service to be started anew: a reload refuses it */
+};
+
 /* SUPERVISOR_runtime_dir, DEFAULTS_device, … */
 enum config_key {
-#define CONFIG(section, key, type, def, unit, min, max, doc) section##_##key,
+#define CONFIG(section, key, type, applies, def, unit, min, max, doc) section##_##key,
 #include "daemon/supervisor/config.def"
 #undef CONFIG
     CONFIG_N_KEYS,
@@ -54,6 +61,7 @@ struct config_row {
     enum config_section section;
     const char *name;
     enum config_type type;
+    enum config_applies applies;
     const char *def, *unit;
     double min, max;
     const char *doc;
