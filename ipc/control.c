@@ -87,20 +87,31 @@ static int write_all(int fd, const char *data, size_t len)
     return 0;
 }
 
-int control_send_memfd(int sock, enum control_type type, const char *json, size_t len,
-                       struct err *err)
+int control_make_memfd(const char *json, size_t len, int *ret, struct err *err)
 {
     CLEANUP(fd_close) int fd = -1;
     int r;
 
     if (len > MEMFD_MAX)
-        return err_set(err, -EMSGSIZE, "control channel: %zu bytes are over the limit of %zu", len, MEMFD_MAX);
+        return err_set(err, -EMSGSIZE, "memfd: %zu bytes are over the limit of %zu", len, MEMFD_MAX);
     fd = memfd_create("fastchat-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return err_errno(err, -errno, "control channel: memfd");
+        return err_errno(err, -errno, "memfd");
     r = write_all(fd, json, len);
     if (r == 0 && fcntl(fd, F_ADD_SEALS, SEALS) < 0)
         r = -errno;
+    if (r < 0)
+        return err_errno(err, r, "memfd: writing %zu bytes", len);
+    *ret = STEAL_FD(fd);
+    return 0;
+}
+
+int control_send_memfd(int sock, enum control_type type, const char *json, size_t len,
+                       struct err *err)
+{
+    CLEANUP(fd_close) int fd = -1;
+    int r = control_make_memfd(json, len, &fd, err);
+
     if (r == 0)
         r = control_send(sock, type, NULL, 0, &fd, 1);
     return r < 0 ? err_errno(err, r, "control channel: sending %zu bytes", len) : r;

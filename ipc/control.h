@@ -63,6 +63,9 @@ int control_send_json(int sock, enum control_type type, const char *json);
 int control_send_memfd(int sock, enum control_type type, const char *json, size_t len,
                        struct err *err);
 
+/* The same sealed memfd, for another way. */
+int control_make_memfd(const char *json, size_t len, int *ret, struct err *err);
+
 /* Receives one frame without waiting. 0; CONTROL_AGAIN; CONTROL_EOF; -EPROTO
  * with a sentence for a bad frame; -errno. f->fds are the caller's to close. */
 int control_recv(int sock, struct control_frame *f, struct err *err);

@@ -1,22 +1,27 @@
 /* RUNTIME/control.sock: whoever may open it asks, one frame, and is answered,
  * one frame. Who may is the file's mode and group. A peer that says something
- * wrong, or does not read its answer, is dropped.
+ * wrong, or does not read its answer, is dropped. Commands are answered when
+ * what they ask for is done, or can not be; several peers may wait.
  */
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
-enum { MAX_PEERS = 32 };
+enum { MAX_PEERS = ADMIN_MAX_PEERS, MAX_TEXT = 10000 };
 
 struct peer {
     struct admin *admin;
     int fd;                     /* -1: a free place */
     uint64_t order;             /* of its arrival */
     sd_event_source *io;
+    enum admin_command waits;   /* for the end of this */
+    char model[132];
 };
 
 struct admin {
@@ -30,20 +35,147 @@ struct admin {
 
 static void drop(struct peer *p)
 {
+    p->waits = ADMIN_NONE;
     p->io = sd_event_source_disable_unref(p->io);
     fd_close(STEAL_FD(p->fd));
+}
+
+static int say(struct peer *p, enum control_type type, const char *text)
+{
+    BUF_LOCAL json = BUF_INIT;
+    struct json_writer w = json_writer(&json);
+    size_t len = strlen(text);
+
+    json_open(&w, '{');
+    json_key(&w, "message");
+    json_strn(&w, text, len < MAX_TEXT ? len : MAX_TEXT);
+    json_close(&w, '}');
+    if (json.failed)
+        return -ENOMEM;
+    return type == CONTROL_REPLY ? control_send_memfd(p->fd, type, buf_str(&json), json.len, NULL)
+                                 : control_send_json(p->fd, type, buf_str(&json));
+}
+
+static int begin(struct peer *p, enum admin_command command, struct err *err)
+{
+    struct supervisor *s = p->admin->sup;
+    BUF_LOCAL faults = BUF_INIT;
+
+    switch (command) {
+    case ADMIN_RELOAD:
+        if (reload(s, &faults))
+            return say(p, CONTROL_ERROR, buf_str(&faults));
+        break;
+    case ADMIN_LOAD:
+        if (models_load(s, p->model, err))
+            return say(p, CONTROL_ERROR, err_text(err));
+        break;
+    case ADMIN_UNLOAD:
+        if (models_unload(s, p->model, err))
+            return say(p, CONTROL_ERROR, err_text(err));
+        break;
+    case ADMIN_UPGRADE:
+        if (upgrade_begin(s, err))
+            return say(p, CONTROL_ERROR, err_text(err));
+        break;
+    case ADMIN_NONE:
+        break;
+    }
+    p->waits = command;
+    supervisor_news(s);
+    return 0;
+}
+
+static int take_command(struct peer *p, const struct control_frame *f, struct err *err)
+{
+    static const struct { const char *name; enum admin_command command; bool model; } known[] = {
+        { "reload", ADMIN_RELOAD, false }, { "load", ADMIN_LOAD, true },
+        { "unload", ADMIN_UNLOAD, true },  { "upgrade", ADMIN_UPGRADE, false },
+    };
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    const char *name = "", *model = "";
+
+    if (json_parse(f->payload, f->len, NULL, &tree, err) || json_get_string(tree, "command", &name, err) < 0 ||
+        json_get_string(tree, "model", &model, err) < 0)
+        return say(p, CONTROL_ERROR, err_text(err));
+    if (p->waits != ADMIN_NONE || p->admin->sup->phase != STOP_NOT)
+        return say(p, CONTROL_ERROR, p->waits ? "this connection waits for an earlier command" : "the service is stopping");
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].name, name) == 0) {
+            if (known[i].model && (!*model || strlen(model) >= sizeof p->model))
+                return say(p, CONTROL_ERROR, "this command needs the name of a model");
+            strcpy(p->model, known[i].model ? model : "");
+            return begin(p, known[i].command, err);
+        }
+    return say(p, CONTROL_ERROR, "unknown command");
 }
 
 static int answer(struct peer *p, const struct control_frame *f)
 {
     BUF_LOCAL text = BUF_INIT;
+    struct err err = { 0 };
 
+    if (f->type == CONTROL_COMMAND)
+        return take_command(p, f, &err);
     if (f->type != CONTROL_STATUS)
         return control_send_json(p->fd, CONTROL_ERROR, "{\"message\":\"unknown request\"}");
     status_reply(p->admin->sup, &text);
     if (text.failed)
         return -ENOMEM;
     return control_send_memfd(p->fd, CONTROL_REPLY, buf_str(&text), text.len, NULL);
+}
+
+/* Is what it waits for over? And if so, how: CONTROL_REPLY or CONTROL_ERROR. */
+static bool is_over(const struct peer *p, enum control_type *ret, struct err *text)
+{
+    const struct supervisor *s = p->admin->sup;
+    enum models_progress progress;
+
+    *ret = CONTROL_REPLY;
+    switch (p->waits) {
+    case ADMIN_RELOAD:
+        if (s->troubles.len)
+            *ret = CONTROL_ERROR;
+        err_set(text, 1, "%s", s->troubles.len ? buf_str(&s->troubles) : "the configuration is in force");
+        return !s->reloading;
+    case ADMIN_LOAD:
+    case ADMIN_UNLOAD:
+        progress = models_progress(s, p->model, p->waits == ADMIN_LOAD, text);
+        if (progress == MODELS_FAILED)
+            *ret = CONTROL_ERROR;
+        err_set(text, 1, "%s is %s", p->model, p->waits == ADMIN_LOAD ? "loaded" : "unloaded");
+        return progress != MODELS_PENDING;
+    case ADMIN_UPGRADE:
+        err_set(text, 1, "the service runs fastchatd %s", FASTCHAT_VERSION);
+        return !s->upgrade && fleet_is_settled(s);
+    default:
+        return false;
+    }
+}
+
+static void tell(struct peer *p, enum control_type type, const char *text)
+{
+    p->waits = ADMIN_NONE;
+    if (say(p, type, text))
+        drop(p);
+}
+
+void admin_settle(struct admin *a)
+{
+    for (size_t i = 0; i < MAX_PEERS; i++) {
+        struct err text = { 0 };
+        enum control_type type;
+
+        if (a->peers[i].fd >= 0 && is_over(&a->peers[i], &type, &text))
+            tell(&a->peers[i], type, err_text(&text));
+    }
+}
+
+void admin_no_upgrade(struct admin *a, const char *why)
+{
+    for (size_t i = 0; a && i < MAX_PEERS; i++)
+        if (a->peers[i].fd >= 0 && a->peers[i].waits == ADMIN_UPGRADE)
+            tell(&a->peers[i], CONTROL_ERROR, why);
 }
 
 static int on_peer(sd_event_source *source, int fd, uint32_t events, void *user)
@@ -81,47 +213,64 @@ static struct peer *place(struct admin *a)
     return oldest;
 }
 
+static int add_peer(struct admin *a, int conn, struct peer **ret)
+{
+    struct peer *p = place(a);
+    int r;
+
+    p->fd = conn;
+    p->order = a->n_arrived++;
+    r = sd_event_add_io(a->sup->event, &p->io, conn, EPOLLIN, on_peer, p);
+    if (r < 0)
+        drop(p);
+    *ret = p;
+    return r;
+}
+
 static int on_listener(sd_event_source *source, int fd, uint32_t events, void *user)
 {
     struct admin *a = user;
     int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct peer *p;
 
-    if (conn < 0)
-        return 0;
-    p = place(a);
-    p->fd = conn;
-    p->order = a->n_arrived++;
-    if (sd_event_add_io(a->sup->event, &p->io, conn, EPOLLIN, on_peer, p) < 0)
-        drop(p);
+    if (conn >= 0)
+        add_peer(a, conn, &p);
     return 0;
 }
 
-int admin_open(struct supervisor *s, struct admin **ret, struct err *err)
+static int listen_there(struct admin *a, const char *path, struct err *err)
 {
-    const struct config_value *group = &s->config->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_group];
-    struct admin *a = calloc(1, sizeof *a);
-    BUF_LOCAL text = BUF_INIT;
+    const struct config_value *group = &a->sup->config->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_group];
     struct address address;
+    BUF_LOCAL text = BUF_INIT;
+    int r;
+
+    buf_printf(&text, "unix:%s", path);
+    r = address_parse(buf_str(&text), &address, err);
+    if (r)
+        return r;
+    address.seqpacket = true;
+    return address_listen(&address, MAX_PEERS, 0660, group->set ? (gid_t)group->i : (gid_t)-1, &a->listener, err);
+}
+
+int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err)
+{
+    struct admin *a = calloc(1, sizeof *a);
+    BUF_LOCAL path = BUF_INIT;
     int r;
 
     if (!a)
         return err_set(err, -ENOMEM, "no memory");
     *ret = a;                   /* closed by the caller, also half done */
     a->sup = s;
-    a->listener = -1;
+    a->listener = listener;
     for (size_t i = 0; i < MAX_PEERS; i++)
         a->peers[i] = (struct peer){ .admin = a, .fd = -1 };
-    buf_adds(&text, "unix:");
-    config_socket_path(s->config, "control.sock", &text);
-    r = address_parse(buf_str(&text), &address, err);
+    config_socket_path(s->config, "control.sock", &path);
+    r = listener < 0 ? listen_there(a, buf_str(&path), err) : 0;
     if (r)
         return r;
-    address.seqpacket = true;
-    r = address_listen(&address, MAX_PEERS, 0660, group->set ? (gid_t)group->i : (gid_t)-1, &a->listener, err);
-    if (r)
-        return r;
-    strcpy(a->path, address.path);
+    snprintf(a->path, sizeof a->path, "%s", buf_str(&path));
     r = sd_event_add_io(s->event, &a->io, a->listener, EPOLLIN, on_listener, a);
     return r < 0 ? err_errno(err, r, "control.sock") : 0;
 }
@@ -137,4 +286,32 @@ void admin_close(struct admin *a)
         unlink(a->path);
     fd_close(a->listener);
     free(a);
+}
+
+/* ---- over an upgrade ---- */
+
+int admin_listener(const struct admin *a)
+{
+    return a->listener;
+}
+
+size_t admin_waiting(const struct admin *a, int *fds, size_t max)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < MAX_PEERS; i++)
+        if (a->peers[i].fd >= 0 && a->peers[i].waits == ADMIN_UPGRADE && n < max)
+            fds[n++] = a->peers[i].fd;
+    return n;
+}
+
+int admin_adopt(struct admin *a, int fd, struct err *err)
+{
+    struct peer *p;
+    int r = add_peer(a, fd, &p);
+
+    if (r < 0)
+        return err_errno(err, r, "control.sock");
+    p->waits = ADMIN_UPGRADE;
+    return 0;
 }

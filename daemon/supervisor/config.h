@@ -123,11 +123,23 @@ void config_row_default(const struct config_row *row, struct buf *out);
 void config_controller_settings(const struct config *c, struct buf *out);
 void config_api_settings(const struct config *c, struct buf *out);
 void config_worker_settings(const struct config *c, size_t model, int replica,
-                            const char *worker_name, struct buf *out);
+                            const char *worker_name, const char *unix_path, struct buf *out);
+
+/* The place of a model among c->models, or -1. */
+int config_find_model(const struct config *c, const char *name);
+/* What a running process can not change (rows marked CHILD) as text: two equal
+ * texts, and the process fits. `model` counts for CONFIG_MODEL only; sections
+ * are CONTROLLER, API (with the listeners) and MODEL, each with SUPERVISOR's. */
+void config_fingerprint(const struct config *c, enum config_section section, size_t model, struct buf *out);
+/* The first setting that differs between the two and would need the service to
+ * be started anew (rows marked SERVICE); NULL: none. */
+const struct config_row *config_needs_restart(const struct config *a, const struct config *b);
 
 /* Paths of sockets in the runtime folder. */
 void config_socket_path(const struct config *c, const char *name, struct buf *out);
-void config_worker_socket(const struct config *c, size_t model, int replica, struct buf *out);
+/* `generation` tells processes apart that serve the same replica for a while,
+ * when one takes the other's place. */
+void config_worker_socket(const struct config *c, size_t model, int replica, unsigned generation, struct buf *out);
 /* The address of a replica that `key` (MODEL_listen or MODEL_advertise) names,
  * with the port counted upward; empty when it is not set or above 65535. */
 void config_worker_tcp(const struct config *c, size_t model, int replica, enum config_key key,

@@ -235,7 +235,7 @@ static void claim_replica(struct claims *cs, size_t m, int replica)
         claim(cs, buf_str(&text), label, listen);
     buf_clear(&text);
     buf_adds(&text, "unix:");
-    config_worker_socket(cs->k->c, m, replica, &text);
+    config_worker_socket(cs->k->c, m, replica, 99, &text);
     snprintf(label, sizeof label, "%s.name", g->label);
     before = cs->n;
     claim(cs, buf_str(&text), label, &g->values[MODEL_name]);

@@ -5,6 +5,7 @@
 #include "ipc/address.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -189,7 +190,7 @@ void config_socket_path(const struct config *c, const char *name, struct buf *ou
 /* A name may hold slashes and be long; then what is left of it is told apart by
  * a hash of the whole (FNV-1a). It does not depend on the model's place in the
  * list, so that a worker keeps its identity when others come and go. */
-void config_worker_socket(const struct config *c, size_t model, int replica, struct buf *out)
+void config_worker_socket(const struct config *c, size_t model, int replica, unsigned generation, struct buf *out)
 {
     const char *name = c->models[model]->values[MODEL_name].s;
     char stem[STEM + 1];
@@ -209,7 +210,10 @@ void config_worker_socket(const struct config *c, size_t model, int replica, str
     buf_printf(out, "%s/worker-%s-", config_str(c, SUPERVISOR_runtime_dir), stem);
     if (changed)
         buf_printf(out, "%08x-", hash);
-    buf_printf(out, "%d.sock", replica);
+    buf_printf(out, "%d", replica);
+    if (generation)
+        buf_printf(out, ".%u", generation);
+    buf_adds(out, ".sock");
 }
 
 void config_worker_tcp(const struct config *c, size_t model, int replica, enum config_key key,
@@ -331,17 +335,15 @@ static void put_controllers(struct json_writer *w, const struct config *c,
 }
 
 void config_worker_settings(const struct config *c, size_t model, int replica,
-                            const char *worker_name, struct buf *out)
+                            const char *worker_name, const char *unix_path, struct buf *out)
 {
     const struct config_group *g = c->models[model];
     struct json_writer w = json_writer(out);
-    BUF_LOCAL path = BUF_INIT;
 
-    config_worker_socket(c, model, replica, &path);
     json_open(&w, '{');
     put_common(&w, c, "worker");
     json_kstr(&w, "worker_name", worker_name);
-    json_kstr(&w, "unix", buf_str(&path));
+    json_kstr(&w, "unix", unix_path);
     put_controllers(&w, c, g);
     json_key(&w, "model");
     json_open(&w, '{');
@@ -356,4 +358,66 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     put_sampling(&w, g);
     json_close(&w, '}');
     json_close(&w, '}');
+}
+
+/* ---- what a change needs ---- */
+
+int config_find_model(const struct config *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_models; i++)
+        if (strcmp(c->models[i]->values[MODEL_name].s, name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* Whatever type it has: the fields that it does not use are zero. */
+static void put_raw(struct buf *out, const struct config_row *row, const struct config_value *v)
+{
+    struct json_writer w = json_writer(out);
+
+    buf_printf(out, "%s=%" PRIi64 ",", row->name, v->i);
+    json_num(&w, v->f);
+    if (v->s)
+        json_quote(out, v->s, strlen(v->s));
+    for (size_t i = 0; i < v->n_list; i++)
+        json_quote(out, v->list[i], strlen(v->list[i]));
+    buf_addc(out, ';');
+}
+
+/* The values of a group that rows of `section` hold. */
+static void put_rows(struct buf *out, const struct config_group *g, enum config_section section)
+{
+    for (size_t k = 0; k < CONFIG_N_KEYS; k++)
+        if (config_rows[k].section == section && config_rows[k].applies == CONFIG_CHILD)
+            put_raw(out, &config_rows[k], &g->values[k]);
+}
+
+void config_fingerprint(const struct config *c, enum config_section section, size_t model, struct buf *out)
+{
+    put_rows(out, &c->sections[CONFIG_SUPERVISOR], CONFIG_SUPERVISOR);
+    if (section == CONFIG_MODEL) {
+        put_rows(out, c->models[model], CONFIG_DEFAULTS);
+        put_rows(out, c->models[model], CONFIG_MODEL);
+        return;
+    }
+    put_rows(out, &c->sections[section], section);
+    for (size_t i = 0; section == CONFIG_API && i < c->n_listeners; i++)
+        put_rows(out, c->listeners[i], CONFIG_LISTEN);
+}
+
+const struct config_row *config_needs_restart(const struct config *a, const struct config *b)
+{
+    for (size_t k = 0; k < CONFIG_N_KEYS; k++) {
+        const struct config_row *row = &config_rows[k];
+        BUF_LOCAL was = BUF_INIT;
+        BUF_LOCAL is = BUF_INIT;
+
+        if (row->applies != CONFIG_SERVICE)
+            continue;
+        put_raw(&was, row, &a->sections[row->section].values[k]);
+        put_raw(&is, row, &b->sections[row->section].values[k]);
+        if (strcmp(buf_str(&was), buf_str(&is)) != 0)
+            return row;
+    }
+    return NULL;
 }

@@ -5,15 +5,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *model_name(const struct unit *u)
-{
-    return u->sup->config->models[u->model]->values[MODEL_name].s;
-}
-
 /* For clients of the model a worker that will be back is one that loads. */
 static const char *public_state(const struct unit *u)
 {
-    return unit_state_name(u->state == UNIT_WAITING ? UNIT_LOADING : u->state);
+    bool returns = u->state == UNIT_WAITING || u->wanted || u->heir;
+
+    return unit_state_name(u->state != UNIT_READY && u->state != UNIT_FAILED && returns ? UNIT_LOADING : u->state);
 }
 
 void status_models(const struct supervisor *s, struct buf *out)
@@ -26,21 +23,22 @@ void status_models(const struct supervisor *s, struct buf *out)
     for (size_t i = 0; i < s->n_units; i++) {
         const struct unit *u = s->units[i];
 
-        if (u->role != UNIT_WORKER)
+        if (u->role != UNIT_WORKER || !fleet_is_shown(u))
             continue;
         json_open(&w, '{');
-        json_kstr(&w, "name", model_name(u));
+        json_kstr(&w, "name", u->model);
         json_kint(&w, "replica", u->replica);
         json_kstr(&w, "state", public_state(u));
         json_kstr(&w, "reason", u->reason);
         json_kint(&w, "restarts", (int64_t)u->n_restarts);
+        json_kbool(&w, "on_demand", models_is_on_demand(u));
         json_close(&w, '}');
     }
     json_close(&w, ']');
     json_close(&w, '}');
 }
 
-static int64_t rss_kb(pid_t pid)
+int64_t status_rss_kb(pid_t pid)
 {
     char path[64];
     long pages = 0;
@@ -58,29 +56,45 @@ static int64_t rss_kb(pid_t pid)
 
 static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
 {
-    static const char *const roles[] = { [UNIT_CONTROLLER] = "controller", [UNIT_API] = "api", [UNIT_WORKER] = "worker" };
-
     json_open(w, '{');
-    json_kstr(w, "role", roles[u->role]);
+    json_kstr(w, "role", unit_role_name(u->role));
     if (u->role == UNIT_WORKER) {
-        json_kstr(w, "model", model_name(u));
+        json_kstr(w, "model", u->model);
         json_kint(w, "replica", u->replica);
     }
+    if (u->gone || u->forerunner)
+        json_kstr(w, "change", u->gone ? "leaving" : "taking over");
     json_kint(w, "pid", u->pid);
     json_kstr(w, "state", unit_state_name(u->state));
     json_kint(w, "since_s", (int64_t)((now - u->since_us) / 1000000));
     json_kint(w, "restarts", (int64_t)u->n_restarts);
     json_kstr(w, "reason", u->reason);
-    json_kint(w, "rss_kb", u->pid ? rss_kb(u->pid) : 0);
+    json_kstr(w, "last_reason", u->last_reason);
+    json_kint(w, "rss_kb", u->pid ? status_rss_kb(u->pid) : 0);
     json_key(w, "stats");
     json_raw(w, u->stats ? u->stats : "{}");
     json_close(w, '}');
+}
+
+/* One of the api's processes: one that serves, if any does. */
+static const struct unit *the_api(const struct supervisor *s)
+{
+    const struct unit *found = NULL;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (u->role == UNIT_API && !u->gone && (!found || (u->state == UNIT_READY && found->state != UNIT_READY)))
+            found = u;
+    }
+    return found;
 }
 
 void status_reply(const struct supervisor *s, struct buf *out)
 {
     struct json_writer w = json_writer(out);
     uint64_t now = clock_mono_us();
+    const struct unit *api = the_api(s);
 
     json_open(&w, '{');
     json_kstr(&w, "version", FASTCHAT_VERSION);
@@ -89,8 +103,8 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_kstr(&w, "config", s->config->path);
     json_key(&w, "listeners");
     json_open(&w, '[');
-    for (size_t i = 0; i < s->api->n_sockets; i++)
-        json_str(&w, s->api->sockets[i].bound.text);
+    for (size_t i = 0; api && i < api->n_sockets; i++)
+        json_str(&w, unit_socket_bound(&api->sockets[i])->text);
     json_close(&w, ']');
     json_key(&w, "children");
     json_open(&w, '[');
@@ -103,17 +117,20 @@ void status_reply(const struct supervisor *s, struct buf *out)
 void status_line(const struct supervisor *s, struct buf *out)
 {
     size_t n = 0, ready = 0, n_failed = 0;
+    const struct unit *api = the_api(s);
 
     for (size_t i = 0; i < s->n_units; i++) {
         const struct unit *u = s->units[i];
 
-        n += u->role == UNIT_WORKER;
-        ready += u->role == UNIT_WORKER && u->state == UNIT_READY;
+        if (u->role != UNIT_WORKER || !fleet_is_shown(u))
+            continue;
+        n++;
+        ready += u->state == UNIT_READY;
     }
     buf_printf(out, "%s, %zu of %zu workers ready",
-               s->phase != STOP_NOT ? "stopping" : s->api->state == UNIT_READY ? "serving" : "starting", ready, n);
+               s->phase != STOP_NOT ? "stopping" : api && api->state == UNIT_READY ? "serving" : "starting", ready, n);
     for (size_t i = 0; i < s->n_units; i++)
-        if (s->units[i]->state == UNIT_FAILED && n_failed++ < 5)
+        if (s->units[i]->state == UNIT_FAILED && fleet_is_shown(s->units[i]) && n_failed++ < 5)
             buf_printf(out, "%s%s", n_failed == 1 ? "; failed: " : ", ", s->units[i]->name);
     if (n_failed > 5)
         buf_printf(out, " and %zu more", n_failed - 5);

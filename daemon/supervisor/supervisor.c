@@ -24,7 +24,7 @@
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
-enum { ACCURACY_US = 1000, HURRY_US = 1000000 };
+enum { ACCURACY_US = 1000, HURRY_US = 1000000, TICK_US = 1000000 };
 
 /* ---- news ---- */
 
@@ -38,26 +38,63 @@ static bool is_news(struct buf *told, struct buf *text)
     return true;
 }
 
-static int on_news(sd_event_source *source, void *user)
+void supervisor_post(struct supervisor *s, enum unit_role role, unsigned mail)
 {
-    struct supervisor *s = user;
+    for (size_t i = 0; i < s->n_units; i++)
+        if (s->units[i]->role == role && !s->units[i]->stopping)
+            unit_post(s->units[i], mail);
+}
+
+static bool api_is_ready(const struct supervisor *s)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        if (s->units[i]->role == UNIT_API && s->units[i]->state == UNIT_READY)
+            return true;
+    return false;
+}
+
+static void tell_all(struct supervisor *s)
+{
     BUF_LOCAL models = BUF_INIT;
     BUF_LOCAL line = BUF_INIT;
 
     status_models(s, &models);
     if (is_news(&s->told_models, &models)) {
-        unit_post(s->controller, MAIL_MODELS);
-        unit_post(s->api, MAIL_MODELS);
+        supervisor_post(s, UNIT_CONTROLLER, MAIL_MODELS);
+        supervisor_post(s, UNIT_API, MAIL_MODELS);
     }
     status_line(s, &line);
     if (is_news(&s->told_line, &line))
         sd_notifyf(0, "STATUS=%s", buf_str(&line));
-    if (!s->announced && s->api->state == UNIT_READY) {
+    if (!s->announced && api_is_ready(s)) {
         s->announced = true;
         sd_notify(0, "READY=1");
         log_event(LOG_INFO, "service-ready", NULL, "the service is ready: %s", buf_str(&line));
     }
+}
+
+static int on_news(sd_event_source *source, void *user)
+{
+    struct supervisor *s = user;
+
+    if (s->phase == STOP_NOT) {
+        fleet_roll(s);
+        models_turn(s);
+    }
+    tell_all(s);
+    reload_turn(s);
+    admin_settle(s->admin);
     return 0;
+}
+
+static int on_tick(sd_event_source *source, uint64_t usec, void *user)
+{
+    struct supervisor *s = user;
+
+    if (s->phase == STOP_NOT)
+        models_turn(s);
+    sd_event_source_set_time(source, clock_mono_us() + TICK_US);
+    return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
 
 void supervisor_news(struct supervisor *s)
@@ -137,14 +174,20 @@ static void begin_stop(struct supervisor *s, int code)
 
     s->exit_code = code;
     s->phase = STOP_API;
-    s->drain_until_us = clock_mono_us() + drain_us;
+    s->listeners.ending = true;
     sd_notify(0, "STOPPING=1");
     set_stop_timer(s, drain_us);
+    upgrade_free(STEAL(s->upgrade));
+    admin_no_upgrade(s->admin, "the service stops");
     /* None of them is started again, whatever its turn. */
     for (size_t i = 0; i < s->n_units; i++) {
-        s->units[i]->stopping = true;
-        if (s->units[i]->pid == 0 || s->units[i] == s->api)
-            unit_stop(s->units[i], MAIL_DRAIN);
+        struct unit *u = s->units[i];
+
+        if (!u->stopping || u->pid == 0)
+            u->drain_until_us = clock_mono_us() + drain_us;
+        if (u->pid == 0 || u->role == UNIT_API)
+            unit_stop(u, MAIL_DRAIN);
+        u->stopping = true;
     }
     stop_next(s);
 }
@@ -161,13 +204,6 @@ void supervisor_fail(struct supervisor *s, int code)
         return;
     log_event(LOG_ERR, "service-failed", NULL, "the service cannot go on and stops");
     begin_stop(s, code);
-}
-
-uint64_t supervisor_drain_left_ms(const struct supervisor *s)
-{
-    uint64_t now = clock_mono_us();
-
-    return s->drain_until_us > now ? (s->drain_until_us - now) / 1000 : 0;
 }
 
 /* ---- signals ---- */
@@ -191,120 +227,39 @@ static int on_stop_signal(sd_event_source *source, const struct signalfd_siginfo
 
 static int on_hangup(sd_event_source *source, const struct signalfd_siginfo *si, void *user)
 {
-    log_notice("SIGHUP: the configuration is only read at the start; restart the service to apply changes");
+    BUF_LOCAL faults = BUF_INIT;
+
+    reload(user, &faults);      /* says in the log what came of it */
+    return 0;
+}
+
+static int on_upgrade(sd_event_source *source, const struct signalfd_siginfo *si, void *user)
+{
+    struct err err = { 0 };
+
+    if (upgrade_begin(user, &err))
+        log_event(LOG_ERR, "upgrade", NULL, "no upgrade: %s", err_text(&err));
     return 0;
 }
 
 static int watch_signals(struct supervisor *s, struct err *err)
 {
-    static const int numbers[] = { SIGTERM, SIGINT, SIGHUP };
+    static const struct { int number; sd_event_signal_handler_t fn; } signals[] = {
+        { SIGTERM, on_stop_signal }, { SIGINT, on_stop_signal }, { SIGHUP, on_hangup }, { SIGUSR2, on_upgrade },
+    };
+    enum { N = sizeof signals / sizeof signals[0] };
     sigset_t set;
     int r = 0;
 
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaddset(&set, numbers[i]);
+    for (size_t i = 0; i < N; i++)
+        sigaddset(&set, signals[i].number);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    for (size_t i = 0; r >= 0 && i < sizeof numbers / sizeof numbers[0]; i++)
-        r = sd_event_add_signal(s->event, NULL, numbers[i],
-                                numbers[i] == SIGHUP ? on_hangup : on_stop_signal, s);
+    for (size_t i = 0; r >= 0 && i < N; i++)
+        r = sd_event_add_signal(s->event, NULL, signals[i].number, signals[i].fn, s);
     return r < 0 ? err_errno(err, r, "signals") : 0;
-}
-
-/* ---- the units ---- */
-
-static int add_unit(struct supervisor *s, enum unit_role role, size_t model, int replica,
-                    struct err *err)
-{
-    int r = unit_new(s, role, model, replica, &s->units[s->n_units], err);
-
-    if (r == 0)
-        s->n_units++;
-    return r;
-}
-
-static int add_own_socket(struct unit *u, const char *name, const char *path, bool keep, struct err *err)
-{
-    BUF_LOCAL address = BUF_INIT;
-
-    buf_printf(&address, "unix:%s", path);
-    return unit_add_socket(u, name, buf_str(&address), 0660, (gid_t)-1, keep, err);
-}
-
-static int add_controller(struct supervisor *s, struct err *err)
-{
-    const char *tcp = config_str(s->config, CONTROLLER_listen);
-    BUF_LOCAL path = BUF_INIT;
-    int r = add_unit(s, UNIT_CONTROLLER, 0, 0, err);
-
-    if (r)
-        return r;
-    s->controller = s->units[s->n_units - 1];
-    config_socket_path(s->config, "controller.sock", &path);
-    r = add_own_socket(s->controller, "controller.unix", buf_str(&path), true, err);
-    if (r == 0 && tcp)
-        r = unit_add_socket(s->controller, "controller.tcp", tcp, 0, (gid_t)-1, true, err);
-    return r;
-}
-
-/* A worker's sockets are made anew for each start: while it is down, whoever
- * tries it is refused instead of kept waiting. */
-static int add_worker(struct supervisor *s, size_t model, int replica, struct err *err)
-{
-    BUF_LOCAL text = BUF_INIT;
-    int r = add_unit(s, UNIT_WORKER, model, replica, err);
-
-    if (r)
-        return r;
-    config_worker_socket(s->config, model, replica, &text);
-    r = add_own_socket(s->units[s->n_units - 1], "worker.unix", buf_str(&text), false, err);
-    buf_clear(&text);
-    config_worker_tcp(s->config, model, replica, MODEL_listen, &text);
-    if (r == 0 && text.len)
-        r = unit_add_socket(s->units[s->n_units - 1], "worker.tcp", buf_str(&text), 0, (gid_t)-1, false, err);
-    return r;
-}
-
-static int add_api(struct supervisor *s, struct err *err)
-{
-    int r = add_unit(s, UNIT_API, 0, 0, err);
-
-    if (r)
-        return r;
-    s->api = s->units[s->n_units - 1];
-    for (size_t i = 0; r == 0 && i < s->config->n_listeners; i++) {
-        const struct config_value *v = s->config->listeners[i]->values;
-        char name[16];
-
-        snprintf(name, sizeof name, "api.%zu", i);
-        r = unit_add_socket(s->api, name, v[LISTEN_address].s, (mode_t)v[LISTEN_mode].i,
-                            v[LISTEN_group].set ? (gid_t)v[LISTEN_group].i : (gid_t)-1, true, err);
-    }
-    return r;
-}
-
-static int add_units(struct supervisor *s, struct err *err)
-{
-    const struct config *c = s->config;
-    size_t n = 2;
-    int r;
-
-    for (size_t m = 0; m < c->n_models; m++)
-        n += (size_t)c->models[m]->values[DEFAULTS_replicas].i;
-    s->units = calloc(n, sizeof *s->units);
-    if (!s->units)
-        return err_set(err, -ENOMEM, "no memory");
-    r = add_controller(s, err);
-    for (size_t m = 0; r == 0 && m < c->n_models; m++)
-        for (int i = 0; r == 0 && i < c->models[m]->values[DEFAULTS_replicas].i; i++)
-            r = add_worker(s, m, i, err);
-    if (r == 0)
-        r = add_api(s, err);
-    for (size_t i = 0; r == 0 && i < s->n_units; i++)
-        r = unit_bind(s->units[i], err);
-    return r;
 }
 
 /* ---- start ---- */
@@ -320,6 +275,12 @@ static struct restart_limits restart_limits(const struct config *c)
     };
 }
 
+void supervisor_use_config(struct supervisor *s)
+{
+    s->restart_limits = restart_limits(s->config);
+    log_set_level(log_level_of(config_str(s->config, SUPERVISOR_log_level)));
+}
+
 /* Children with many connections inherit what the system allows. */
 static void raise_file_limit(void)
 {
@@ -331,7 +292,7 @@ static void raise_file_limit(void)
     }
 }
 
-static int prepare(struct supervisor *s, struct err *err)
+static int make_loop(struct supervisor *s, struct err *err)
 {
     int r = sd_event_new(&s->event);
 
@@ -343,33 +304,70 @@ static int prepare(struct supervisor *s, struct err *err)
         r = sd_event_source_set_enabled(s->news, SD_EVENT_OFF);
     if (r >= 0)
         r = sd_event_add_time(s->event, &s->stop_timer, CLOCK_MONOTONIC, UINT64_MAX, ACCURACY_US, on_stop_timer, s);
+    if (r >= 0)
+        r = sd_event_add_time(s->event, &s->tick, CLOCK_MONOTONIC, clock_mono_us() + TICK_US, 0, on_tick, s);
     if (r < 0)
         return err_errno(err, r, "event loop");
-    r = watch_signals(s, err);
+    return watch_signals(s, err);
+}
+
+/* A new service: its folder, its sockets, its units. */
+static int begin(struct supervisor *s, struct err *err)
+{
+    int r = runtime_dir_open(config_str(s->config, SUPERVISOR_runtime_dir), &s->lock, err);
+
     if (r == 0)
-        r = add_units(s, err);
+        r = make_loop(s, err);
+    if (r)
+        return r;
+    listeners_inherit(&s->listeners);
+    r = admin_open(s, -1, &s->admin, err);
     if (r == 0)
-        r = admin_open(s, &s->admin, err);
+        r = fleet_fit(s, err);
+    listeners_trim(&s->listeners);
     return r;
+}
+
+/* One that another image of this program has begun. */
+static int take_over(struct supervisor *s, struct err *err)
+{
+    int r = make_loop(s, err);
+
+    if (r == 0)
+        r = handover_read(s->options->handover, s, err);
+    fd_close(s->options->handover);
+    if (r)
+        return r;
+    log_event(LOG_NOTICE, "upgrade", NULL, "this is fastchatd %s now; the processes follow one by one", FASTCHAT_VERSION);
+    fleet_outdate(s);
+    return fleet_fit(s, err);
 }
 
 static void supervisor_fini(struct supervisor *s)
 {
+    s->listeners.ending = true;
     admin_close(s->admin);
+    upgrade_free(s->upgrade);
     for (size_t i = s->n_units; i-- > 0;)
         unit_free(s->units[i]);
+    listeners_trim(&s->listeners);
     free(s->units);
     buf_fini(&s->told_models);
     buf_fini(&s->told_line);
+    buf_fini(&s->troubles);
     sd_event_source_disable_unref(s->news);
+    sd_event_source_disable_unref(s->tick);
     sd_event_source_disable_unref(s->stop_timer);
     sd_event_unref(s->event);
+    fd_close(s->lock);
+    config_free(s->config);
+    free(s);
 }
 
 static int run(struct supervisor *s)
 {
     struct err err = { 0 };
-    int r = prepare(s, &err);
+    int r = s->options->handover ? take_over(s, &err) : begin(s, &err);
 
     if (r) {
         log_event(LOG_ERR, "service-failed", NULL, "%s", err_text(&err));
@@ -377,10 +375,8 @@ static int run(struct supervisor *s)
     }
     for (size_t i = 0; i < s->config->n_files; i++)
         log_info("configuration: %s", s->config->files[i]);
-    for (size_t i = 0; i < s->api->n_sockets; i++)
-        log_info("the api listens on %s", s->api->sockets[i].bound.text);
-    for (size_t i = 0; i < s->n_units && s->phase == STOP_NOT; i++)
-        unit_start(s->units[i]);
+    for (const struct listener *k = s->listeners.first; k; k = k->next)
+        log_info("listening on %s", k->bound.text);
     r = sd_event_loop(s->event);
     if (r < 0) {
         log_error("event loop: %s", strerror(-r));
@@ -390,26 +386,27 @@ static int run(struct supervisor *s)
     return r;
 }
 
-int supervisor_run(const struct config *config, const struct supervisor_options *options)
+int supervisor_run(struct config *config, const struct supervisor_options *options)
 {
-    CLEANUP(fd_close) int lock = -1;
-    CLEANUP(mem_free) struct supervisor *s = NULL;
-    struct err err = { 0 };
+    struct supervisor *s = calloc(1, sizeof *s);
     int code;
 
-    if (runtime_dir_open(config_str(config, SUPERVISOR_runtime_dir), &lock, &err)) {
-        log_event(LOG_ERR, "service-failed", NULL, "%s", err_text(&err));
+    if (!s) {
+        config_free(config);
         return EXIT_FAILED;
     }
     raise_file_limit();
-    s = calloc(1, sizeof *s);
-    if (!s)
-        return EXIT_FAILED;
     s->config = config;
     s->options = options;
+    s->lock = -1;
     s->started_us = clock_mono_us();
-    s->restart_limits = restart_limits(config);
+    supervisor_use_config(s);
     code = run(s);
     supervisor_fini(s);
     return code;
+}
+
+int supervisor_check_handover(int fd, struct err *err)
+{
+    return handover_read(fd, NULL, err);
 }

@@ -11,14 +11,25 @@
 #define DAEMON_SUPERVISOR_SUPERVISOR_H
 
 struct config;
+struct err;
 
 struct supervisor_options {
     const char *program;            /* run as PROGRAM controller and PROGRAM api */
     const char *worker_program;     /* run as WORKER_PROGRAM MODEL REPLICA */
+    char **argv;                    /* of this process: an upgrade runs PROGRAM with them */
+    int handover;                   /* a service to take over from another image; 0: a new one */
 };
 
+/* The variable in which an image leaves the descriptor of the handover to the
+ * next one. */
+#define SUPERVISOR_HANDOVER "FASTCHAT_HANDOVER"
+
 /* Runs until it is told to stop or has to; returns the process's exit code
- * (daemon/roles.h). The caller has opened the log. */
-int supervisor_run(const struct config *config, const struct supervisor_options *options);
+ * (daemon/roles.h). The configuration becomes the supervisor's, which reads it
+ * again from its path for a reload. The caller has opened the log. */
+int supervisor_run(struct config *config, const struct supervisor_options *options);
+
+/* Could a service be taken over from that file? 0 or -errno with a sentence. */
+int supervisor_check_handover(int fd, struct err *err);
 
 #endif

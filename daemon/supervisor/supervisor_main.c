@@ -1,6 +1,7 @@
 /* The command line of fastchatd as the supervisor. */
 #include "daemon/roles.h"
 
+#include "base/err.h"
 #include "base/log.h"
 #include "daemon/supervisor/config.h"
 #include "daemon/supervisor/supervisor.h"
@@ -44,14 +45,30 @@ static int put_text(FILE *to, const struct buf *text)
     return fputs(buf_str(text), to) < 0 || fflush(to) ? EXIT_FAILED : EXIT_DONE;
 }
 
+/* What the image before this one left, or 0. */
+static int handover(void)
+{
+    const char *number = getenv(SUPERVISOR_HANDOVER);
+    int fd = number ? atoi(number) : 0;
+
+    unsetenv(SUPERVISOR_HANDOVER);
+    return fd > 2 ? fd : 0;
+}
+
 static int check(const char *path, int what)
 {
     CLEANUP(config_free) struct config *c = NULL;
     BUF_LOCAL text = BUF_INIT;
+    struct err err = { 0 };
+    int fd = handover();
 
     if (config_load(path, &c, &text)) {
         put_text(stderr, &text);
         return EXIT_CONFIG;
+    }
+    if (fd && supervisor_check_handover(fd, &err)) {
+        fprintf(stderr, "%s\n", err_text(&err));
+        return EXIT_FAILED;
     }
     if (what == DUMP)
         config_dump(c, &text);
@@ -79,12 +96,12 @@ static void log_faults(char *text)
         log_event(LOG_ERR, "config", NULL, "%s", line);
 }
 
-static int serve(const char *path)
+static int serve(const char *path, char **argv)
 {
     CLEANUP(config_free) struct config *c = NULL;
     BUF_LOCAL faults = BUF_INIT;
     char own[PATH_MAX], worker[PATH_MAX];
-    struct supervisor_options options = { .program = own, .worker_program = worker };
+    struct supervisor_options options = { .program = own, .worker_program = worker, .argv = argv, .handover = handover() };
 
     log_open("supervisor", LOG_INFO);
     if (config_load(path, &c, &faults)) {
@@ -94,7 +111,7 @@ static int serve(const char *path)
     }
     log_set_level(log_level_of(config_str(c, SUPERVISOR_log_level)));
     find_programs(own, sizeof own, worker, sizeof worker);
-    return supervisor_run(c, &options);
+    return supervisor_run(STEAL(c), &options);
 }
 
 /* An exit code, or -1: go on. */
@@ -158,5 +175,5 @@ int supervisor_main(int argc, char **argv)
     code = parse(argc, argv, &a);
     if (code >= 0)
         return code;
-    return a.what == RUN ? serve(a.path) : check(a.path, a.what);
+    return a.what == RUN ? serve(a.path, argv) : check(a.path, a.what);
 }

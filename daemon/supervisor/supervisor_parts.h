@@ -8,26 +8,32 @@
 #include "ipc/control.h"
 
 struct admin;
+struct err;
+struct upgrade;
 
 /* The order in which a service stops. */
 enum stop_phase { STOP_NOT, STOP_API, STOP_WORKERS, STOP_CONTROLLER, STOP_DONE };
 
 struct supervisor {
-    const struct config *config;
+    struct config *config;      /* in force; a reload puts another one here */
     const struct supervisor_options *options;
     sd_event *event;
-    struct unit **units;        /* in the order of their start: controller, workers, api */
-    size_t n_units;
-    struct unit *controller, *api;      /* two of them */
+    struct unit **units;        /* controller, workers in the order of the models, api */
+    size_t n_units, room;
+    struct listeners listeners;
     uint64_t started_us;
+    int lock;                   /* of the runtime folder */
     struct restart_limits restart_limits;
     struct admin *admin;
+    struct upgrade *upgrade;    /* NULL: none is being tried */
     sd_event_source *news;      /* one more turn of the loop, then all hear of it */
+    sd_event_source *tick;      /* once a second: what nobody says */
     struct buf told_models, told_line;      /* what they heard last */
     bool announced;             /* READY=1 is said */
+    bool reloading;             /* RELOADING=1 is said, and READY=1 is due */
+    struct buf troubles;        /* of the reload that goes on, a line each */
 
     enum stop_phase phase;
-    uint64_t drain_until_us;
     sd_event_source *stop_timer;
     bool hard;                  /* the time to drain is over */
     int exit_code;
@@ -42,19 +48,97 @@ void supervisor_news(struct supervisor *s);
 void supervisor_down(struct supervisor *s, struct unit *u);
 /* The service cannot go on: stop everything, exit with `code`. */
 void supervisor_fail(struct supervisor *s, int code);
-uint64_t supervisor_drain_left_ms(const struct supervisor *s);
+/* Mail for every process of a role. */
+void supervisor_post(struct supervisor *s, enum unit_role role, unsigned mail);
+/* What follows from s->config and is kept elsewhere. */
+void supervisor_use_config(struct supervisor *s);
+
+/* fleet.c: which units there are. It makes them fit s->config: adds and starts
+ * what is missing, lets go what is not named any more, tells new settings to
+ * those that can take them and lets heirs take the place of the others. At the
+ * start it finds no unit at all. 0 or -errno with a sentence. */
+int fleet_fit(struct supervisor *s, struct err *err);
+/* All of them run an old program. */
+void fleet_outdate(struct supervisor *s);
+/* One step further, if one can be taken: one unit at a time is replaced. */
+void fleet_roll(struct supervisor *s);
+/* Nothing is under way any more. */
+bool fleet_is_settled(const struct supervisor *s);
+/* A unit has no process any more. */
+void fleet_went_down(struct unit *u);
+/* Nobody is to take its place. */
+void fleet_drop_heir(struct unit *u);
+/* The same for all; one that is on its way out for its heir will be started again. */
+void fleet_drop_heirs(struct supervisor *s);
+/* Is the failure of this one without consequence, since the one whose place it
+ * was to take goes on? */
+bool fleet_keeps_forerunner(struct unit *u);
+int fleet_add(struct supervisor *s, struct unit *u, struct err *err);
+/* Is it one that others are told of? Not one that waits to take over, or whose
+ * place is taken. */
+bool fleet_is_shown(const struct unit *u);
+uint64_t fleet_replace_us(const struct supervisor *s);
+
+/* models.c: which of them are loaded. */
+enum models_progress { MODELS_PENDING, MODELS_DONE, MODELS_FAILED };
+/* 0 or -errno with a sentence; models_progress() says how it goes on. */
+int models_load(struct supervisor *s, const char *model, struct err *err);
+int models_unload(struct supervisor *s, const char *model, struct err *err);
+enum models_progress models_progress(const struct supervisor *s, const char *model, bool load, struct err *err);
+/* A request came for it. */
+void models_want(struct supervisor *s, const char *model);
+/* Loads what is wanted and fits, unloads what was not used for long. */
+void models_turn(struct supervisor *s);
+const struct config_group *models_group(const struct unit *u);      /* NULL: not in the configuration */
+bool models_is_on_demand(const struct unit *u);
+
+/* reload.c: a new configuration in place of the one in force. 0; or -EINVAL with
+ * all that is wrong with it in `text`, and nothing has changed. In the former
+ * case fleet_is_settled() says when it is done, and s->troubles what failed. */
+int reload(struct supervisor *s, struct buf *text);
+/* A line for whoever waits for a reload. */
+void reload_trouble(struct supervisor *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Says READY=1 when a reload is done. */
+void reload_turn(struct supervisor *s);
+
+/* upgrade.c: the program of now in place of the one that runs. It is tried in
+ * a process of its own first. 0 or -errno with a sentence; when it succeeds this
+ * image is gone, and otherwise admin_settle() hears of it. */
+int upgrade_begin(struct supervisor *s, struct err *err);
+void upgrade_free(struct upgrade *u);               /* NULL is fine */
+
+/* handover.c: the state of a service as JSON with descriptors, which outlives
+ * execv(). handover_write() notes every descriptor in `fds` too. */
+struct fd_list {
+    int *fds;
+    size_t n;
+};
+int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, struct err *err);
+/* Reads what is in that file: with s == NULL it is only checked. */
+int handover_read(int fd, struct supervisor *s, struct err *err);
 
 /* status.c: JSON as docs/wire.md says, and systemd's STATUS line. */
 void status_models(const struct supervisor *s, struct buf *out);
 void status_reply(const struct supervisor *s, struct buf *out);
 void status_line(const struct supervisor *s, struct buf *out);
+int64_t status_rss_kb(pid_t pid);
 
 /* spawn.c: a process of its own group, with `channel` as CONTROL_FD and nothing
  * else of ours, that dies with us. Its id, or -errno. */
 pid_t spawn(const char *program, const char *const *argv, int channel);
 
-/* admin.c: RUNTIME/control.sock. */
-int admin_open(struct supervisor *s, struct admin **ret, struct err *err);
+/* admin.c: RUNTIME/control.sock. listener: the socket, -1: it is bound. */
+enum admin_command { ADMIN_NONE, ADMIN_RELOAD, ADMIN_LOAD, ADMIN_UNLOAD, ADMIN_UPGRADE };
+int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err);
 void admin_close(struct admin *a);                  /* NULL is fine */
+/* Answers whoever waits for something that is done. */
+void admin_settle(struct admin *a);
+/* Answers whoever waits for an upgrade that came to nothing. */
+void admin_no_upgrade(struct admin *a, const char *why);
+/* For an upgrade: the socket, and who waits for the end of it. */
+int admin_listener(const struct admin *a);
+size_t admin_waiting(const struct admin *a, int *fds, size_t max);
+int admin_adopt(struct admin *a, int fd, struct err *err);
+enum { ADMIN_MAX_PEERS = 32 };
 
 #endif

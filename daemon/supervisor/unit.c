@@ -44,9 +44,16 @@ const char *unit_state_name(enum unit_state state)
     return names[state];
 }
 
-static const char *model_name(const struct unit *u)
+const char *unit_role_name(enum unit_role role)
 {
-    return u->role == UNIT_WORKER ? u->sup->config->models[u->model]->values[MODEL_name].s : NULL;
+    static const char *const names[] = { [UNIT_CONTROLLER] = "controller", [UNIT_API] = "api", [UNIT_WORKER] = "worker" };
+
+    return names[role];
+}
+
+bool unit_is_up(const struct unit *u)
+{
+    return u->pid && !u->stopping;
 }
 
 /* A line with the fields that searches go by. */
@@ -57,7 +64,7 @@ static void event(const struct unit *u, int level, const char *kind, const char 
 {
     char text[1024], restarts[24];
     const char *fields[] = { "FASTCHAT_CHILD", u->name, "FASTCHAT_RESTARTS", restarts,
-                             "FASTCHAT_MODEL", model_name(u), NULL };
+                             "FASTCHAT_MODEL", u->model, NULL };
     va_list ap;
 
     if (u->role != UNIT_WORKER)
@@ -85,45 +92,69 @@ static void set_deadline(struct unit *u, uint64_t in_us)
     sd_event_source_set_enabled(u->deadline, SD_EVENT_ONESHOT);
 }
 
+static uint64_t setting_us(const struct unit *u, enum config_key key, uint64_t unit_us)
+{
+    return (uint64_t)config_int(u->sup->config, key) * unit_us;
+}
+
 static uint64_t heartbeat_limit_us(const struct unit *u)
 {
-    return (uint64_t)config_int(u->sup->config, SUPERVISOR_heartbeat_limit_ms) * 1000;
+    return setting_us(u, SUPERVISOR_heartbeat_limit_ms, 1000);
 }
 
 static uint64_t start_limit_us(const struct unit *u)
 {
-    return (uint64_t)config_int(u->sup->config, SUPERVISOR_start_s) * 1000000;
+    return setting_us(u, SUPERVISOR_start_s, 1000000);
 }
 
 /* ---- sockets ---- */
 
-int unit_add_socket(struct unit *u, const char *name, const char *address, mode_t mode, gid_t group,
-                    bool keep, struct err *err)
+static int add_socket(struct unit *u, const char *name, const struct unit_socket *from, struct err *err)
 {
     struct unit_socket *more = realloc(u->sockets, (u->n_sockets + 1) * sizeof *more);
-    struct unit_socket *k;
 
     if (!more)
         return err_set(err, -ENOMEM, "no memory");
     u->sockets = more;
-    k = &more[u->n_sockets];
-    *k = (struct unit_socket){ .mode = mode, .group = group, .keep = keep, .fd = -1 };
-    snprintf(k->name, sizeof k->name, "%s", name);
-    if (address_parse(address, &k->address, err))
-        return -EINVAL;
+    more[u->n_sockets] = *from;
+    snprintf(more[u->n_sockets].name, sizeof more->name, "%s", name);
     u->n_sockets++;
     return 0;
 }
 
-int unit_bind(struct unit *u, struct err *err)
+int unit_add_socket(struct unit *u, const char *name, const char *address, struct err *err)
+{
+    struct unit_socket k = { .fd = -1 };
+
+    if (address_parse(address, &k.address, err))
+        return -EINVAL;
+    return add_socket(u, name, &k, err);
+}
+
+int unit_add_listener(struct unit *u, const char *name, struct listener *k, struct err *err)
+{
+    int r = add_socket(u, name, &(struct unit_socket){ .kept = k, .fd = -1 }, err);
+
+    if (r)
+        listener_put(&u->sup->listeners, k);
+    return r;
+}
+
+const struct address *unit_socket_bound(const struct unit_socket *k)
+{
+    return k->kept ? &k->kept->bound : &k->bound;
+}
+
+/* Binds what is made anew for each start. */
+static int bind_sockets(struct unit *u, struct err *err)
 {
     for (size_t i = 0; i < u->n_sockets; i++) {
         struct unit_socket *k = &u->sockets[i];
         int r;
 
-        if (k->fd >= 0)
+        if (k->kept || k->fd >= 0)
             continue;
-        r = address_listen(&k->address, BACKLOG, k->mode, k->group, &k->fd, err);
+        r = address_listen(&k->address, BACKLOG, 0660, (gid_t)-1, &k->fd, err);
         if (r == 0)
             r = address_local(k->fd, &k->bound, err);
         if (r) {
@@ -136,44 +167,50 @@ int unit_bind(struct unit *u, struct err *err)
     return 0;
 }
 
-static void close_sockets(struct unit *u, bool kept_too)
+static void close_sockets(struct unit *u)
 {
     for (size_t i = 0; i < u->n_sockets; i++)
-        if (kept_too || !u->sockets[i].keep)
-            fd_close(STEAL_FD(u->sockets[i].fd));
+        fd_close(STEAL_FD(u->sockets[i].fd));
 }
 
-static void unlink_sockets(struct unit *u)
+static void give_sockets_back(struct unit *u)
 {
-    for (size_t i = 0; i < u->n_sockets; i++)
-        if (u->sockets[i].address.is_unix && u->sockets[i].bound.is_unix)
+    close_sockets(u);
+    for (size_t i = 0; i < u->n_sockets; i++) {
+        listener_put(&u->sup->listeners, u->sockets[i].kept);
+        if (u->sockets[i].bound.is_unix)
             unlink(u->sockets[i].address.path);
+    }
+    free(u->sockets);
 }
 
 /* ---- mail ---- */
 
 /* The name under which a worker registers: as others reach it, with the port
  * that it really has. */
-static void worker_name(const struct unit *u, struct buf *out)
+static void worker_name(const struct unit *u, size_t model, struct buf *out)
 {
     const struct config *c = u->sup->config;
     BUF_LOCAL advertised = BUF_INIT;
 
     for (size_t i = 0; i < u->n_sockets; i++)
         if (strcmp(u->sockets[i].name, "worker.tcp") == 0) {
-            config_worker_tcp(c, u->model, u->replica, MODEL_advertise, &advertised);
+            config_worker_tcp(c, model, u->replica, MODEL_advertise, &advertised);
             buf_printf(out, "http://%s", advertised.len ? buf_str(&advertised) : u->sockets[i].bound.text);
             return;
         }
-    buf_adds(out, "unix:");
-    config_worker_socket(c, u->model, u->replica, out);
+    buf_adds(out, u->sockets[0].address.text);
 }
 
-static void settings(const struct unit *u, struct buf *out)
+/* 0, or -ENOENT: a worker whose model is not in the configuration any more. */
+static int settings(const struct unit *u, struct buf *out)
 {
     const struct config *c = u->sup->config;
+    int model = u->role == UNIT_WORKER ? config_find_model(c, u->model) : 0;
     BUF_LOCAL name = BUF_INIT;
 
+    if (model < 0)
+        return -ENOENT;
     switch (u->role) {
     case UNIT_CONTROLLER:
         config_controller_settings(c, out);
@@ -182,20 +219,40 @@ static void settings(const struct unit *u, struct buf *out)
         config_api_settings(c, out);
         break;
     case UNIT_WORKER:
-        worker_name(u, &name);
-        config_worker_settings(c, u->model, u->replica, buf_str(&name), out);
+        worker_name(u, (size_t)model, &name);
+        config_worker_settings(c, (size_t)model, u->replica, buf_str(&name), u->sockets[0].address.path, out);
         break;
     }
+    return out->failed ? -ENOMEM : 0;
 }
 
-static int send_settings(struct unit *u)
+/* SETTINGS or RELOAD */
+static int send_settings(struct unit *u, enum control_type type)
+{
+    BUF_LOCAL text = BUF_INIT;
+    int r = settings(u, &text);
+
+    if (r)
+        return r;
+    r = control_send_memfd(u->channel, type, buf_str(&text), text.len, NULL);
+    if (r)
+        return r;
+    u->reloading = type == CONTROL_RELOAD;
+    free(u->settings);
+    u->settings = buf_take(&text);
+    return 0;
+}
+
+void unit_tell_settings(struct unit *u)
 {
     BUF_LOCAL text = BUF_INIT;
 
-    settings(u, &text);
-    if (text.failed)
-        return -ENOMEM;
-    return control_send_memfd(u->channel, CONTROL_SETTINGS, buf_str(&text), text.len, NULL);
+    if (!unit_is_up(u) || !u->greeted || u->mail & MAIL_SETTINGS)
+        return;                 /* it will be told those of now anyway */
+    if (settings(u, &text) == 0 && u->settings && strcmp(buf_str(&text), u->settings) == 0)
+        return;
+    event(u, LOG_INFO, "reload", "is told new settings");
+    unit_post(u, MAIL_RELOAD);
 }
 
 static int send_sockets(struct unit *u)
@@ -205,12 +262,12 @@ static int send_sockets(struct unit *u)
         char text[64];
         int r, n = snprintf(text, sizeof text, "{\"name\":\"%s\"}", k->name);
 
-        r = control_send(u->channel, CONTROL_LISTEN, text, (size_t)n, &k->fd, 1);
+        r = control_send(u->channel, CONTROL_LISTEN, text, (size_t)n, k->kept ? &k->kept->fd : &k->fd, 1);
         if (r)
             return r;
         u->next_socket++;
     }
-    close_sockets(u, false);
+    close_sockets(u);
     return 0;
 }
 
@@ -234,9 +291,11 @@ static int send_models(struct unit *u)
 
 static int send_drain(struct unit *u)
 {
+    uint64_t now = clock_mono_us();
+    uint64_t left_ms = u->drain_until_us > now ? (u->drain_until_us - now) / 1000 : 0;
     char text[64];
 
-    snprintf(text, sizeof text, "{\"limit_ms\":%" PRIu64 "}", supervisor_drain_left_ms(u->sup));
+    snprintf(text, sizeof text, "{\"limit_ms\":%" PRIu64 "}", left_ms);
     return control_send_json(u->channel, CONTROL_DRAIN, text);
 }
 
@@ -244,7 +303,9 @@ static int send_one(struct unit *u, unsigned mail)
 {
     switch (mail) {
     case MAIL_SETTINGS:
-        return send_settings(u);
+        return send_settings(u, CONTROL_SETTINGS);
+    case MAIL_RELOAD:
+        return send_settings(u, CONTROL_RELOAD);
     case MAIL_SOCKETS:
         return send_sockets(u);
     case MAIL_START:
@@ -334,6 +395,8 @@ static int take_state(struct unit *u, const cJSON *tree, struct err *err)
     for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(unit_state_name(known[i]), name) != 0)
             continue;
+        if (u->stopping && known[i] != UNIT_FAILED)
+            return 0;           /* it does not know yet that it was told to stop */
         if (text && known[i] == UNIT_FAILED) {
             snprintf(u->reason, sizeof u->reason, "%s", text);
             u->told = true;
@@ -352,7 +415,7 @@ static int take_state(struct unit *u, const cJSON *tree, struct err *err)
 static int take_heartbeat(struct unit *u, const cJSON *tree, uint64_t *ret_busy_us, struct err *err)
 {
     const cJSON *stats = NULL;
-    int64_t busy_ms = 0;
+    int64_t busy_ms = 0, idle_ms = 0;
     BUF_LOCAL text = BUF_INIT;
     struct json_writer w = json_writer(&text);
 
@@ -368,6 +431,39 @@ static int take_heartbeat(struct unit *u, const cJSON *tree, uint64_t *ret_busy_
         return err_set(err, -EPROTO, "statistics of more than %d bytes", STATS_MAX);
     free(u->stats);
     u->stats = buf_take(&text);
+    u->idle_since_us = 0;
+    if (json_get_int(stats, "idle_ms", 0, INT64_MAX / 1000, &idle_ms, err) < 0)
+        return -EPROTO;
+    if (idle_ms > 0)
+        u->idle_since_us = clock_mono_us() - (uint64_t)idle_ms * 1000;
+    return 0;
+}
+
+/* It uses its new settings, or can not. */
+static int take_reloaded(struct unit *u, const cJSON *tree, struct err *err)
+{
+    const char *error;
+
+    if (get_text(tree, "error", &error, err))
+        return -EPROTO;
+    u->reloading = false;
+    if (error) {
+        event(u, LOG_NOTICE, "reload", "can not take its new settings as it runs: %s", error);
+        u->outdated = true;
+    }
+    supervisor_news(u->sup);
+    return 0;
+}
+
+static int take_want(struct unit *u, const cJSON *tree, struct err *err)
+{
+    const char *model;
+
+    if (get_text(tree, "model", &model, err))
+        return -EPROTO;
+    if (!model || u->role != UNIT_API)
+        return err_set(err, -EPROTO, "WANT needs a model, and comes from the api");
+    models_want(u->sup, model);
     return 0;
 }
 
@@ -395,6 +491,12 @@ static int take_frame(struct unit *u, const struct control_frame *f, struct err 
         break;
     case CONTROL_HEARTBEAT:
         r = take_heartbeat(u, tree, &busy_us, err);
+        break;
+    case CONTROL_RELOADED:
+        r = take_reloaded(u, tree, err);
+        break;
+    case CONTROL_WANT:
+        r = take_want(u, tree, err);
         break;
     default:
         return err_set(err, -EPROTO, "a child cannot send frames of type %d", f->type);
@@ -499,7 +601,11 @@ static void forget_process(struct unit *u)
     u->exit = sd_event_source_disable_unref(u->exit);
     u->deadline = sd_event_source_disable_unref(u->deadline);
     fd_close(STEAL_FD(u->channel));
+    u->limit = sd_event_source_disable_unref(u->limit);
     free(STEAL(u->stats));
+    free(STEAL(u->settings));
+    u->idle_since_us = 0;
+    u->reloading = false;
     u->mail = 0;
     u->pid = 0;
 }
@@ -516,7 +622,7 @@ static int on_exit_event(sd_event_source *s, const siginfo_t *si, void *user)
     kill(-pid, SIGKILL);
     describe_exit(u, si);
     forget_process(u);
-    close_sockets(u, false);
+    close_sockets(u);
     if (u->stopping)
         event(u, LOG_INFO, "exit", "(pid %d) has stopped", (int)pid);
     else
@@ -542,8 +648,19 @@ static void failed(struct unit *u, int code)
 {
     event(u, LOG_ERR, "failed", "is failed and will not be started again: %s", u->reason);
     set_state(u, UNIT_FAILED);
-    if (u->role != UNIT_WORKER)
+    if (!fleet_keeps_forerunner(u) && u->role != UNIT_WORKER)
         supervisor_fail(u->sup, code);
+}
+
+void unit_refuse(struct unit *u, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(u->reason, sizeof u->reason, fmt, ap);
+    va_end(ap);
+    u->wanted = false;
+    failed(u, EXIT_FAILED);
 }
 
 /* It has no process (any more). */
@@ -552,7 +669,8 @@ static void went_down(struct unit *u, bool for_good)
     uint64_t now = clock_mono_us(), delay;
     uint64_t ready_us = u->ready_us ? now - u->ready_us : 0;
 
-    if (u->stopping)
+    snprintf(u->last_reason, sizeof u->last_reason, "%s", u->stopping ? "" : u->reason);
+    if (u->stopping || u->heir)
         set_state(u, UNIT_STOPPED);
     else if (for_good)
         failed(u, EXIT_CONFIG);
@@ -561,8 +679,17 @@ static void went_down(struct unit *u, bool for_good)
         failed(u, EXIT_FAILED);
     else
         wait_and_start(u, delay);
+    fleet_went_down(u);
     if (u->state != UNIT_WAITING)
         supervisor_down(u->sup, u);
+}
+
+void unit_forgive(struct unit *u)
+{
+    u->restart = (struct restart){ 0 };
+    u->delay = sd_event_source_disable_unref(u->delay);
+    if (u->pid == 0)
+        set_state(u, UNIT_STOPPED);
 }
 
 static int watch(struct unit *u, struct err *err)
@@ -583,10 +710,9 @@ static int make_process(struct unit *u, struct err *err)
 {
     const struct supervisor_options *o = u->sup->options;
     const char *program = u->role == UNIT_WORKER ? o->worker_program : o->program;
-    const char *role = u->role == UNIT_API ? "api" : "controller";
     char replica[16];
-    const char *worker[] = { "fastchat-worker", model_name(u), replica, NULL };
-    const char *other[] = { "fastchatd", role, NULL };
+    const char *worker[] = { "fastchat-worker", u->model, replica, NULL };
+    const char *other[] = { "fastchatd", unit_role_name(u->role), NULL };
     CLEANUP(fd_close) int theirs = -1;
     int pair[2];
     pid_t pid;
@@ -610,10 +736,11 @@ void unit_start(struct unit *u)
     struct err err = { 0 };
     int r;
 
-    u->greeted = u->started = u->killed = u->told = false;
+    u->greeted = u->started = u->killed = u->told = u->stopping = u->wanted = false;
     u->next_socket = 0;
     u->mail = 0;
-    r = unit_bind(u, &err);
+    u->drain_until_us = 0;
+    r = bind_sockets(u, &err);
     if (r == 0)
         r = make_process(u, &err);
     if (r) {
@@ -652,7 +779,10 @@ void unit_kill(struct unit *u, const char *fmt, ...)
 
 void unit_stop(struct unit *u, enum unit_mail mail)
 {
+    bool again = u->stopping && u->state == UNIT_DRAINING;
+
     u->stopping = true;
+    u->wanted = false;
     u->delay = sd_event_source_disable_unref(u->delay);
     if (u->pid == 0) {
         if (u->state != UNIT_FAILED)
@@ -665,10 +795,51 @@ void unit_stop(struct unit *u, enum unit_mail mail)
     }
     if (u->state != UNIT_FAILED)
         set_state(u, UNIT_DRAINING);
-    unit_post(u, mail);
+    if (mail != MAIL_DRAIN || !again)
+        unit_post(u, mail);
 }
 
-int unit_new(struct supervisor *s, enum unit_role role, size_t model, int replica,
+/* First it is asked to stop, then it is made to. */
+static int on_limit(sd_event_source *s, uint64_t usec, void *user)
+{
+    struct unit *u = user;
+    uint64_t stop_us = setting_us(u, SUPERVISOR_stop_s, 1000000);
+
+    if (u->drain_until_us == 0) {
+        unit_kill(u, "did not stop in time");
+        return 0;
+    }
+    event(u, LOG_NOTICE, "stop", "has had its time to finish what runs");
+    u->drain_until_us = 0;
+    unit_stop(u, MAIL_STOP);
+    sd_event_source_set_time(s, clock_mono_us() + stop_us);
+    return sd_event_source_set_enabled(s, SD_EVENT_ONESHOT);
+}
+
+void unit_retire(struct unit *u, uint64_t limit_us)
+{
+    u->drain_until_us = clock_mono_us() + limit_us;
+    unit_stop(u, MAIL_DRAIN);
+    if (u->pid == 0 || u->limit)
+        return;
+    if (sd_event_add_time(u->sup->event, &u->limit, CLOCK_MONOTONIC, u->drain_until_us, ACCURACY_US, on_limit, u) < 0)
+        unit_kill(u, "could not be given time to finish");
+}
+
+int unit_adopt(struct unit *u, struct err *err)
+{
+    int r = watch(u, err);
+
+    if (r == 0) {
+        set_deadline(u, start_limit_us(u));
+        flush(u);
+    }
+    if (r == 0 && u->stopping)
+        unit_retire(u, u->drain_until_us > clock_mono_us() ? u->drain_until_us - clock_mono_us() : 0);
+    return r;
+}
+
+int unit_new(struct supervisor *s, enum unit_role role, const char *model, int replica, unsigned generation,
              struct unit **ret, struct err *err)
 {
     struct unit *u = calloc(1, sizeof *u);
@@ -677,14 +848,15 @@ int unit_new(struct supervisor *s, enum unit_role role, size_t model, int replic
         return err_set(err, -ENOMEM, "no memory");
     u->sup = s;
     u->role = role;
-    u->model = model;
     u->replica = replica;
+    u->generation = generation;
     u->channel = -1;
     u->since_us = clock_mono_us();
+    snprintf(u->model, sizeof u->model, "%s", model ? model : "");
     if (role == UNIT_WORKER)
-        snprintf(u->name, sizeof u->name, "worker %s/%d", model_name(u), replica);
+        snprintf(u->name, sizeof u->name, "worker %s/%d", u->model, replica);
     else
-        strcpy(u->name, role == UNIT_API ? "api" : "controller");
+        snprintf(u->name, sizeof u->name, replica ? "%s/%d" : "%s", unit_role_name(role), replica);
     *ret = u;
     return 0;
 }
@@ -699,8 +871,7 @@ void unit_free(struct unit *u)
     }
     forget_process(u);
     sd_event_source_disable_unref(u->delay);
-    close_sockets(u, true);
-    unlink_sockets(u);
-    free(u->sockets);
+    give_sockets_back(u);
+    free(u->fingerprint);
     free(u);
 }

@@ -65,7 +65,6 @@ static inline void service_start(struct service *s, const char *config)
             _exit(99);
         }
         code = supervisor_run(c, &o);
-        config_free(c);
         _exit(code);
     }
     close(pair[1]);

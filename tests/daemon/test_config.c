@@ -170,7 +170,7 @@ static void all_settings(const struct config *c, struct buf *out)
     config_controller_settings(c, out);
     config_api_settings(c, out);
     for (size_t m = 0; m < c->n_models; m++)
-        config_worker_settings(c, m, 1, "w", out);
+        config_worker_settings(c, m, 1, "w", "unix-path", out);
 }
 
 Test(config, a_dump_loads_to_the_same_settings)
@@ -246,9 +246,9 @@ Test(config, a_worker_is_told_its_part)
     BUF_LOCAL want = BUF_INIT;
     struct config *c = load(config_write_text("fastchat.conf", full));
 
-    config_worker_settings(c, 0, 1, "http://host.example:21003", &out);
+    config_worker_socket(c, 0, 1, 0, &path);
+    config_worker_settings(c, 0, 1, "http://host.example:21003", buf_str(&path), &out);
     config_strip_folder(&out);
-    config_worker_socket(c, 0, 1, &path);
     config_strip_folder(&path);
     cr_expect(strncmp(buf_str(&path), "run/worker-org_big-model-", 25) == 0, "%s", buf_str(&path));
     buf_printf(&want,

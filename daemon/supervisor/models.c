@@ -1,0 +1,285 @@
+/* Which models are loaded: by command, with the first request, and as long as
+ * they are used and memory lasts.
+ *
+ * A worker is STOPPED while its model is not loaded; `wanted` marks one that is
+ * to be. models_turn() starts what is wanted, all replicas of a model at once.
+ * With a memory budget it first looks whether they fit beside what runs; if
+ * not, models on demand that nobody uses are unloaded, the longest unused
+ * first, one after the other. While all of them are in use, what is wanted
+ * waits; what can not fit at all fails. What a model needs is what it took
+ * when it was loaded last, or the size of its file.
+ */
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "daemon/supervisor/supervisor_parts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { LEAST_IDLE_US = 1000000 };
+
+const struct config_group *models_group(const struct unit *u)
+{
+    int m = config_find_model(u->sup->config, u->model);
+
+    return m < 0 ? NULL : u->sup->config->models[m];
+}
+
+static bool is_of(const struct unit *u, const char *model)
+{
+    return u->role == UNIT_WORKER && fleet_is_shown(u) && strcmp(u->model, model) == 0;
+}
+
+bool models_is_on_demand(const struct unit *u)
+{
+    const struct config_group *g = models_group(u);
+
+    return g && strcmp(g->values[DEFAULTS_load].s, "on-demand") == 0;
+}
+
+/* ---- memory ---- */
+
+static int64_t need_kb(const struct unit *u)
+{
+    const struct config_group *g = models_group(u);
+    struct stat st;
+
+    if (u->rss_kb)
+        return u->rss_kb;
+    return g && stat(g->values[MODEL_path].s, &st) == 0 ? st.st_size / 1024 : 0;
+}
+
+static int64_t taken_kb(const struct unit *u)
+{
+    int64_t now = status_rss_kb(u->pid);
+
+    return u->state == UNIT_LOADING && need_kb(u) > now ? need_kb(u) : now;
+}
+
+static void measure(struct supervisor *s)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        if (s->units[i]->role == UNIT_WORKER && s->units[i]->state == UNIT_READY)
+            s->units[i]->rss_kb = status_rss_kb(s->units[i]->pid);
+}
+
+/* ---- use ---- */
+
+/* Since when the whole model is not used; 0: it is, or is not loaded. */
+static uint64_t unused_since(const struct supervisor *s, const char *model)
+{
+    uint64_t since = 0;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (!is_of(u, model) || u->state == UNIT_STOPPED || u->state == UNIT_FAILED)
+            continue;
+        if (u->state != UNIT_READY || u->stopping || u->heir || !u->idle_since_us)
+            return 0;
+        if (u->idle_since_us > since)
+            since = u->idle_since_us;
+        if (u->ready_us > since)
+            since = u->ready_us;
+    }
+    return since;
+}
+
+static void unload(struct supervisor *s, const char *model)
+{
+    for (size_t i = 0; i < s->n_units; i++) {
+        struct unit *u = s->units[i];
+
+        if (!is_of(u, model))
+            continue;
+        u->wanted = u->awaited = false;
+        fleet_drop_heir(u);
+        if (u->state == UNIT_FAILED || u->state == UNIT_WAITING)
+            unit_forgive(u);
+        if (unit_is_up(u))
+            unit_retire(u, fleet_replace_us(s));
+    }
+    supervisor_news(s);
+}
+
+static void unload_unused(struct supervisor *s)
+{
+    uint64_t now = clock_mono_us();
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        struct unit *u = s->units[i];
+        const struct config_group *g = u->role == UNIT_WORKER && u->state == UNIT_READY ? models_group(u) : NULL;
+        uint64_t since, limit;
+
+        if (!g || !models_is_on_demand(u) || g->values[DEFAULTS_keep_alive].i < 0)
+            continue;
+        limit = (uint64_t)g->values[DEFAULTS_keep_alive].i * 1000000;
+        since = unused_since(s, u->model);
+        if (!since || now - since < (limit > LEAST_IDLE_US ? limit : LEAST_IDLE_US))
+            continue;
+        log_event(LOG_NOTICE, "unload", (const char *[]){ "FASTCHAT_MODEL", u->model, NULL },
+                  "%s is unloaded: not used for %.0f s", u->model, (double)(now - since) / 1e6);
+        unload(s, u->model);
+    }
+}
+
+/* The model on demand that nobody has used for the longest time; NULL: none. */
+static const char *longest_unused(const struct supervisor *s)
+{
+    const char *found = NULL;
+    uint64_t first = UINT64_MAX;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+        uint64_t since;
+
+        if (u->role != UNIT_WORKER || u->state != UNIT_READY || !models_is_on_demand(u))
+            continue;
+        since = unused_since(s, u->model);
+        if (since && since < first) {
+            first = since;
+            found = u->model;
+        }
+    }
+    return found;
+}
+
+/* ---- what is wanted ---- */
+
+static void start_all(struct supervisor *s, const char *model)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        if (is_of(s->units[i], model) && s->units[i]->wanted)
+            unit_start(s->units[i]);
+}
+
+static void cannot_fit(struct supervisor *s, const char *model, int64_t need, int64_t budget)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        if (is_of(s->units[i], model) && s->units[i]->wanted)
+            unit_refuse(s->units[i], "needs about %" PRIi64 " MB, and supervisor.memory_mb leaves %" PRIi64
+                        " MB to models that can be unloaded", need / 1024, budget / 1024);
+}
+
+/* False: it has to wait. */
+static bool make_room(struct supervisor *s, const char *model)
+{
+    int64_t budget = config_int(s->config, SUPERVISOR_memory_mb) * 1024, need = 0, taken = 0, fixed = 0;
+    bool leaving = false;
+    const char *victim;
+
+    if (!budget)
+        return true;
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (u->role != UNIT_WORKER)
+            continue;
+        need += u->wanted && is_of(u, model) ? need_kb(u) : 0;
+        taken += u->pid ? taken_kb(u) : 0;
+        fixed += u->pid && !u->stopping && !models_is_on_demand(u) ? taken_kb(u) : 0;
+        leaving |= u->pid && u->stopping;
+    }
+    if (taken + need <= budget)
+        return true;
+    if (fixed + need > budget) {
+        cannot_fit(s, model, need, budget - fixed);
+        return false;
+    }
+    victim = leaving ? NULL : longest_unused(s);
+    if (victim) {
+        log_event(LOG_NOTICE, "unload", (const char *[]){ "FASTCHAT_MODEL", victim, NULL },
+                  "%s is unloaded to make room for %s", victim, model);
+        unload(s, victim);
+    }
+    return false;
+}
+
+static void start_wanted(struct supervisor *s)
+{
+    for (size_t i = 0; i < s->n_units; i++) {
+        struct unit *u = s->units[i];
+
+        if (!u->wanted || u->gone || u->pid)
+            continue;
+        if (u->role != UNIT_WORKER)
+            unit_start(u);
+        else if (make_room(s, u->model))
+            start_all(s, u->model);
+    }
+}
+
+void models_turn(struct supervisor *s)
+{
+    measure(s);
+    unload_unused(s);
+    start_wanted(s);
+}
+
+static bool want(struct supervisor *s, const char *model, bool again)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        struct unit *u = s->units[i];
+
+        if (!is_of(u, model))
+            continue;
+        found = true;
+        if (again && u->pid == 0)
+            unit_forgive(u);
+        if (!u->wanted && (u->pid ? u->stopping && !u->heir : u->state == UNIT_STOPPED)) {
+            u->wanted = true;   /* one that stops is started again */
+            supervisor_news(s);
+        }
+    }
+    return found;
+}
+
+void models_want(struct supervisor *s, const char *model)
+{
+    for (size_t i = 0; i < s->n_units; i++)
+        if (is_of(s->units[i], model) && models_is_on_demand(s->units[i])) {
+            want(s, model, false);
+            return;
+        }
+}
+
+int models_load(struct supervisor *s, const char *model, struct err *err)
+{
+    return want(s, model, true) ? 0 : err_set(err, -ENOENT, "there is no model '%s' in the configuration", model);
+}
+
+int models_unload(struct supervisor *s, const char *model, struct err *err)
+{
+    if (config_find_model(s->config, model) < 0)
+        return err_set(err, -ENOENT, "there is no model '%s' in the configuration", model);
+    unload(s, model);
+    return 0;
+}
+
+enum models_progress models_progress(const struct supervisor *s, const char *model, bool load, struct err *err)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (!is_of(u, model))
+            continue;
+        found = true;
+        if (load && (u->state == UNIT_FAILED || u->state == UNIT_WAITING)) {
+            err_set(err, -EIO, "%s %s%s", u->name, u->reason, u->state == UNIT_WAITING ? "; it is tried again" : "");
+            return MODELS_FAILED;
+        }
+        if (load ? u->state != UNIT_READY : u->state != UNIT_STOPPED && u->state != UNIT_FAILED)
+            return MODELS_PENDING;
+    }
+    if (!found) {
+        err_set(err, -ENOENT, "the model '%s' is gone from the configuration", model);
+        return MODELS_FAILED;
+    }
+    return MODELS_DONE;
+}
