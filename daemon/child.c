@@ -5,8 +5,9 @@
  * that a busy child still hears DRAIN, and the beat is a timer of the same
  * loop, so that a loop that no longer turns sends none.
  *
- * What cannot be sent because the supervisor does not read is kept (the
- * state, which matters) or dropped (a beat, which the next one replaces).
+ * What cannot be sent because the supervisor does not read is kept until the
+ * next beat is due (the state and the answer to a reload, which matter) or
+ * dropped (a beat or a wish, which the next one replaces).
  */
 #include "daemon/child.h"
 
@@ -47,6 +48,7 @@ struct child {
     const char *state;          /* one of the words below; NULL: nothing said yet */
     char *state_text;
     bool state_waits;           /* it is not sent yet */
+    char *reloaded;             /* answer to the last RELOAD that is not sent yet; else NULL */
     struct child_socket sockets[MAX_SOCKETS];
     size_t n_sockets;
     struct control_frame frame; /* 64 kB: not on the stack */
@@ -83,6 +85,17 @@ static void send_state(struct child *c)
         log_warning("the state '%s' could not be sent: %s", c->state, strerror(-r));
 }
 
+static void send_reloaded(struct child *c)
+{
+    int r = control_send_json(CONTROL_FD, CONTROL_RELOADED, c->reloaded);
+
+    if (r == CONTROL_AGAIN)
+        return;
+    if (r < 0)
+        log_warning("the answer to a reload could not be sent: %s", strerror(-r));
+    free(STEAL(c->reloaded));
+}
+
 static void send_beat(struct child *c, uint64_t busy_ms)
 {
     BUF_LOCAL text = BUF_INIT;
@@ -111,6 +124,8 @@ static void on_beat(void *user)
 
     if (c->state_waits)
         send_state(c);
+    if (c->reloaded)
+        send_reloaded(c);
     if (!c->ops.alive || c->ops.alive(&busy_ms, c->ops.user))
         send_beat(c, busy_ms);
     loop_timer_set(c->beat, c->beat_us);
@@ -131,6 +146,18 @@ void child_state(struct child *c, const char *state, const char *text)
         copy[4096] = 0;
     c->state_text = copy;
     send_state(c);
+}
+
+void child_want(struct child *c, const char *model)
+{
+    BUF_LOCAL text = BUF_INIT;
+    struct json_writer w = json_writer(&text);
+
+    json_open(&w, '{');
+    json_kstr(&w, "model", model);
+    json_close(&w, '}');
+    if (!text.failed && text.len <= CONTROL_PAYLOAD)
+        control_send_json(CONTROL_FD, CONTROL_WANT, buf_str(&text));
 }
 
 /* The tree of a payload or, for frames that carry one, of the memfd. */
@@ -161,6 +188,75 @@ static void drain(struct child *c, const cJSON *tree)
         loop_stop(c->loop, EXIT_DONE);
 }
 
+/* ---- settings ---- */
+
+/* What of the settings this file uses itself. */
+struct own {
+    int log_level;
+    uint64_t beat_us;
+};
+
+static int own_read(const cJSON *settings, struct own *ret, struct err *err)
+{
+    const char *level = "info";
+    int64_t beat_ms = 1000;
+
+    if (json_get_string(settings, "log_level", &level, err) < 0 ||
+        json_get_int(settings, "heartbeat_ms", BEAT_MIN_MS, BEAT_MAX_MS, &beat_ms, err) < 0)
+        return -EINVAL;
+    ret->log_level = log_level_of(level);
+    ret->beat_us = (uint64_t)beat_ms * 1000;
+    return ret->log_level < 0 ? err_set(err, -EINVAL, "'log_level' is unknown: %s", level) : 0;
+}
+
+static void own_use(struct child *c, const struct own *own)
+{
+    log_set_level(own->log_level);
+    if (c->beat && own->beat_us < c->beat_us)
+        loop_timer_set(c->beat, own->beat_us);
+    c->beat_us = own->beat_us;
+}
+
+static int use_settings(struct child *c, const cJSON *settings, struct err *err)
+{
+    struct own own;
+    int r;
+
+    if (!c->ops.reload)
+        return err_set(err, -ENOTSUP, "this child can not take new settings while it runs");
+    if (!cJSON_IsObject(settings))
+        return err_set(err, -EINVAL, "they must be an object, but are %s", json_type_name(settings));
+    r = own_read(settings, &own, err);
+    if (r == 0)
+        r = c->ops.reload(settings, c->ops.user, err);
+    if (r == 0)
+        own_use(c, &own);
+    return r;
+}
+
+static void reload(struct child *c, const cJSON *settings)
+{
+    BUF_LOCAL text = BUF_INIT;
+    struct json_writer w = json_writer(&text);
+    struct err err = { 0 };
+    int r = use_settings(c, settings, &err);
+
+    json_open(&w, '{');
+    if (r < 0)
+        json_kstr(&w, "error", err_text(&err));
+    json_close(&w, '}');
+    if (r < 0)
+        log_warning("new settings are not used: %s", err_text(&err));
+    else
+        log_info("new settings are in use");
+    free(c->reloaded);
+    c->reloaded = buf_take(&text);
+    if (c->reloaded)
+        send_reloaded(c);
+}
+
+/* ---- frames ---- */
+
 static int handle(struct child *c, struct err *err)
 {
     bool memfd = c->frame.type == CONTROL_MODELS || c->frame.type == CONTROL_RELOAD;
@@ -181,10 +277,7 @@ static int handle(struct child *c, struct err *err)
             c->ops.models(json_find(tree, "models"), c->ops.user);
         return 0;
     case CONTROL_RELOAD:
-        if (c->ops.reload)
-            c->ops.reload(tree, c->ops.user);
-        else
-            log_warning("new settings came, which this child cannot take while it runs");
+        reload(c, tree);
         return 0;
     default:
         return err_set(err, -EPROTO, "the supervisor sent an unexpected frame of type %d",
@@ -268,36 +361,21 @@ static int take_socket_frame(struct child *c, struct err *err)
     return 0;
 }
 
-static int set_log_level(struct child *c, struct err *err)
-{
-    const char *name;
-    int r = json_get_string(c->settings, "log_level", &name, err);
-
-    if (r)
-        return r < 0 ? r : 0;
-    if (log_level_of(name) < 0)
-        return err_set(err, -EINVAL, "'log_level' is unknown: %s", name);
-    log_set_level(log_level_of(name));
-    return 0;
-}
-
 static int take_settings(struct child *c, struct err *err)
 {
-    int64_t beat_ms = 1000;
+    struct own own;
     int r;
 
     if (c->settings)
         return err_set(err, -EPROTO, "the settings came twice");
     r = frame_tree(&c->frame, true, &c->settings, err);
     if (r == 0)
-        r = set_log_level(c, err);
-    if (r == 0)
-        r = json_get_int(c->settings, "heartbeat_ms", BEAT_MIN_MS, BEAT_MAX_MS, &beat_ms, err);
+        r = own_read(c->settings, &own, err);
     if (r < 0) {
         err_place(err, "settings");
         return r;
     }
-    c->beat_us = (uint64_t)beat_ms * 1000;
+    own_use(c, &own);
     return 0;
 }
 
@@ -399,6 +477,7 @@ void child_close(struct child *c)
     loop_close(c->loop);
     cJSON_Delete(c->settings);
     free(c->state_text);
+    free(c->reloaded);
     free(c);
 }
 

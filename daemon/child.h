@@ -27,8 +27,10 @@ struct child_ops {
     void (*drain)(uint64_t limit_ms, void *user);
     /* The state of all models (CONTROL_MODELS); NULL: not interested. */
     void (*models)(const cJSON *models, void *user);
-    /* New settings (CONTROL_RELOAD); NULL: not supported, the child is restarted. */
-    void (*reload)(const cJSON *settings, void *user);
+    /* New settings (CONTROL_RELOAD), which are gone when it returns. 0: they are in
+     * use; -errno with a sentence: nothing changed. NULL: not supported. The
+     * log level and the time between beats are this file's own business. */
+    int (*reload)(const cJSON *settings, void *user, struct err *err);
     /* May a beat be sent? *busy_ms > 0: the next one may take that long. NULL: yes. */
     bool (*alive)(uint64_t *busy_ms, void *user);
     /* Members of the "stats" object of a heartbeat; NULL: none. */
@@ -42,10 +44,14 @@ int child_open(const char *role, const struct child_ops *ops, struct child **ret
 void child_close(struct child *c);
 
 struct loop *child_loop(struct child *c);
-const cJSON *child_settings(struct child *c);       /* lives as long as the child */
+/* Those of the start; they live as long as the child. */
+const cJSON *child_settings(struct child *c);
 /* The listening socket of that name, handed over to the caller; -1: none. */
 int child_take_socket(struct child *c, const char *name);
 /* "loading", "ready", "draining", "failed"; text may be NULL. */
 void child_state(struct child *c, const char *state, const char *text);
+/* A request waits for this model (CONTROL_WANT). Said again while it waits:
+ * nothing is kept when the supervisor does not read. */
+void child_want(struct child *c, const char *model);
 
 #endif

@@ -105,15 +105,11 @@ static void on_models(const cJSON *models, void *user)
     catalog_states(p->api.catalog, models);
 }
 
-static void on_reload(const cJSON *settings, void *user)
+static int on_reload(const cJSON *settings, void *user, struct err *err)
 {
     struct process *p = user;
-    struct err err = { 0 };
 
-    if (take_settings(&p->api, settings, &err) < 0)
-        log_error("new settings are not used: %s", err_text(&err));
-    else
-        log_info("new settings are in use");
+    return take_settings(&p->api, settings, err);
 }
 
 static void on_stats(struct json_writer *w, void *user)

@@ -53,9 +53,13 @@ static void on_models(const cJSON *models, void *user)
     echo("models", models);
 }
 
-static void on_reload(const cJSON *settings, void *user)
+static int on_reload(const cJSON *settings, void *user, struct err *err)
 {
+    if (json_find(settings, "bad"))
+        return err_set(err, -EINVAL, "'bad' is not wanted");
     echo("reload", settings);
+    child_want(child, "a \"b\"");
+    return 0;
 }
 
 static bool on_alive(uint64_t *busy_ms, void *user)
@@ -148,10 +152,15 @@ static int next_but_beats(void)
     return type;
 }
 
+static void expect_frame(enum control_type type, const char *json)
+{
+    cr_assert(eq(int, next_but_beats(), type));
+    cr_expect(eq(str, frame.payload, (char *)json));
+}
+
 static void expect_state(const char *json)
 {
-    cr_assert(eq(int, next_but_beats(), CONTROL_STATE));
-    cr_expect(eq(str, frame.payload, (char *)json));
+    expect_frame(CONTROL_STATE, json);
 }
 
 static int end(void)
@@ -173,6 +182,17 @@ static void send_json(enum control_type type, const char *json)
 static void send_memfd(enum control_type type, const char *json)
 {
     cr_assert(zero(int, control_send_memfd(sock, type, json, strlen(json), NULL)));
+}
+
+/* For a child that is behind: it reads without being read. */
+static void send_memfd_waiting(enum control_type type, const char *json)
+{
+    struct pollfd p = { .fd = sock, .events = POLLOUT };
+    int r;
+
+    while ((r = control_send_memfd(sock, type, json, strlen(json), NULL)) == CONTROL_AGAIN)
+        cr_assert(poll(&p, 1, CEILING_MS) == 1);
+    cr_assert(zero(int, r));
 }
 
 static const char plain[] = "{\"role\":\"x\",\"log_level\":\"error\",\"heartbeat_ms\":10,\"hello\":1}";
@@ -255,6 +275,53 @@ Test(child, models_and_new_settings_reach_their_ops)
     expect_state("{\"state\":\"ready\",\"text\":\"models [{\\\"name\\\":\\\"m\\\"}]\"}");
     send_memfd(CONTROL_RELOAD, "{\"a\":1}");
     expect_state("{\"state\":\"ready\",\"text\":\"reload {\\\"a\\\":1}\"}");
+    expect_frame(CONTROL_WANT, "{\"model\":\"a \\\"b\\\"\"}");
+    expect_frame(CONTROL_RELOADED, "{}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, new_settings_that_are_wrong_are_answered_and_change_nothing)
+{
+    static const struct { const char *settings, *answer; } cases[] = {
+        { "{\"bad\":1}", "{\"error\":\"'bad' is not wanted\"}" },
+        { "{\"log_level\":\"loud\"}", "{\"error\":\"'log_level' is unknown: loud\"}" },
+        { "{\"heartbeat_ms\":1}", "{\"error\":\"'heartbeat_ms' must be between 10 and 600000, but is 1\"}" },
+        { "[]", "{\"error\":\"they must be an object, but are an array\"}" },
+    };
+
+    handshake(&full);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        send_memfd(CONTROL_RELOAD, cases[i].settings);
+        expect_frame(CONTROL_RELOADED, cases[i].answer);
+    }
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+/* It beat every 10 ms: after two beats within the new time none of the old
+ * rhythm can be left, and then the old rhythm must come back at once. */
+Test(child, the_time_between_beats_is_taken_from_new_settings)
+{
+    uint64_t last = 0;
+
+    handshake(&full);
+    send_memfd(CONTROL_RELOAD, "{\"heartbeat_ms\":300}");
+    while (next() != CONTROL_RELOADED)
+        continue;
+    for (int slow = 0; slow < 2;) {
+        cr_assert(eq(int, next(), CONTROL_HEARTBEAT));
+        slow += last && frame.mono_us - last >= 250000;
+        last = frame.mono_us;
+    }
+    send_memfd(CONTROL_RELOAD, "{\"heartbeat_ms\":600000}");
+    while (next() != CONTROL_RELOADED)
+        continue;
+    cr_assert(eq(int, next(), CONTROL_HEARTBEAT));      /* was due already */
+    send_memfd(CONTROL_RELOAD, "{\"heartbeat_ms\":10}");
+    while (next() != CONTROL_RELOADED)
+        continue;
+    cr_assert(eq(int, next(), CONTROL_HEARTBEAT));
     send_json(CONTROL_STOP, "{}");
     cr_expect(eq(int, end(), 0));
 }
@@ -264,6 +331,7 @@ Test(child, models_and_new_settings_without_ops_do_no_harm)
     handshake(&frozen);
     send_memfd(CONTROL_MODELS, "{\"models\":[]}");
     send_memfd(CONTROL_RELOAD, "{}");
+    expect_frame(CONTROL_RELOADED, "{\"error\":\"this child can not take new settings while it runs\"}");
     send_json(CONTROL_STOP, "{}");
     cr_expect(eq(int, end(), 0));
 }
@@ -374,6 +442,23 @@ Test(child, without_a_channel_it_says_who_starts_it)
     cr_assert(waitpid(pid, &status, 0) == pid);
     cr_assert(read(pair[0], said, sizeof said - 1) > 0);
     cr_expect(eq(str, said, "descriptor 3 is no control channel: this program is started by fastchatd"));
+}
+
+Test(child, the_answer_to_a_reload_is_kept_until_the_supervisor_reads_again)
+{
+    int n = 0;
+
+    handshake(&full);
+    /* Its two frames for each fill the queue, which holds a few hundred. */
+    while (n < 2000 && control_send_memfd(sock, CONTROL_RELOAD, "{\"heartbeat_ms\":10}", 19, NULL) == 0)
+        n++;
+    cr_assert(gt(int, n, 0));
+    send_memfd_waiting(CONTROL_RELOAD, "{\"bad\":1}");
+    do
+        cr_assert(next() != 0);
+    while (frame.type != CONTROL_RELOADED || !strstr(frame.payload, "not wanted"));
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
 }
 
 Test(child, a_state_is_kept_until_the_supervisor_reads_again)
