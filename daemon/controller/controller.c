@@ -315,6 +315,15 @@ static int open_door(struct controller *c, struct door *d, bool local, struct er
     return http_server_open(c->loop, &config, &d->server, err);
 }
 
+static void take_config(struct controller *c, const struct controller_config *config)
+{
+    c->config = *config;
+    if (!c->config.lease_ms)
+        c->config.lease_ms = 90000;
+    if (!c->config.request_timeout_ms)
+        c->config.request_timeout_ms = 100000;
+}
+
 int controller_open(struct loop *l, const struct controller_config *config, struct controller **ret,
                     struct err *err)
 {
@@ -324,12 +333,8 @@ int controller_open(struct loop *l, const struct controller_config *config, stru
     if (!c)
         return err_set(err, -ENOMEM, "no memory for the controller");
     c->loop = l;
-    c->config = *config;
+    take_config(c, config);
     c->expiry_at_us = UINT64_MAX;
-    if (!c->config.lease_ms)
-        c->config.lease_ms = 90000;
-    if (!c->config.request_timeout_ms)
-        c->config.request_timeout_ms = 100000;
     c->registry = registry_new(c->config.lease_ms * 1000);
     if (!c->registry || loop_timer_new(l, on_expiry, c, &c->expiry) < 0 || streams_open(c) < 0)
         return err_set(err, -ENOMEM, "no memory for the controller");
@@ -339,6 +344,14 @@ int controller_open(struct loop *l, const struct controller_config *config, stru
         return r;
     *ret = STEAL(c);
     return 0;
+}
+
+void controller_configure(struct controller *c, const struct controller_config *config)
+{
+    take_config(c, config);
+    registry_set_lease(c->registry, c->config.lease_ms * 1000);
+    controller_sweep(c);
+    set_expiry(c);
 }
 
 /* The servers go first: their requests' on_gone cancels calls and leaves lists. */

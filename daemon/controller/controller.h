@@ -37,6 +37,9 @@ int controller_open(struct loop *l, const struct controller_config *config, stru
 void controller_close(struct controller *c); /* NULL is fine */
 DEFINE_CLEANUP(struct controller *, controller_close)
 
+/* Another configuration from now on; proxied streams that run keep their limit. */
+void controller_configure(struct controller *c, const struct controller_config *config);
+
 /* Takes over a listening socket. `local`: it is a Unix socket of this machine
  * (see worker.h on doors). */
 int controller_listen(struct controller *c, int fd, bool local, struct err *err);

@@ -64,6 +64,17 @@ static int read_settings(const cJSON *settings, struct controller_config *ret, s
     return 0;
 }
 
+static int reload(const cJSON *settings, void *user, struct err *err)
+{
+    struct app *app = user;
+    struct controller_config config;
+    int r = read_settings(settings, &config, err);
+
+    if (r == 0)
+        controller_configure(app->controller, &config);
+    return r;
+}
+
 /* One socket of the supervisor's; a missing one is fine when it is optional. */
 static int listen_on(struct app *app, const char *name, bool local, bool required, struct err *err)
 {
@@ -80,7 +91,7 @@ int controller_main(int argc, char **argv)
     struct controller_config config;
     struct err err = { 0 };
     int code = EXIT_FAILED;
-    struct child_ops ops = { .drain = drain, .stats = stats, .user = &app };
+    struct child_ops ops = { .drain = drain, .reload = reload, .stats = stats, .user = &app };
 
     if (child_open("controller", &ops, &app.child, &err) < 0) {
         log_error("%s", err_text(&err));

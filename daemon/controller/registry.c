@@ -32,6 +32,11 @@ void registry_free(struct registry *r)
     free(r);
 }
 
+void registry_set_lease(struct registry *r, uint64_t lease_us)
+{
+    r->lease_us = lease_us;
+}
+
 size_t registry_count(const struct registry *r)
 {
     return r->n;

@@ -36,6 +36,8 @@ enum registry_kind { KIND_ALL, KIND_MULTIMODAL, KIND_LANGUAGE };
 /* lease_us: of workers that did not announce their own. NULL: no memory. */
 struct registry *registry_new(uint64_t lease_us);
 void registry_free(struct registry *r);
+/* Another lease, from their last beats on, for those that did not announce theirs. */
+void registry_set_lease(struct registry *r, uint64_t lease_us);
 DEFINE_CLEANUP(struct registry *, registry_free)
 
 /* Adds the worker or replaces the one of the same name, and takes it over; its

@@ -24,7 +24,8 @@ import unittest
 CEILING_S = 120
 PROGRAM = ""
 HEAD = struct.Struct("=IHHQQII")
-MAGIC, HELLO, STATE, HEARTBEAT, SETTINGS, LISTEN, START, DRAIN, STOP = 0x46434831, 1, 2, 3, 16, 17, 18, 19, 20
+MAGIC, HELLO, STATE, HEARTBEAT, RELOADED, SETTINGS, LISTEN, START, DRAIN, STOP, RELOAD = (
+    0x46434831, 1, 2, 3, 5, 16, 17, 18, 19, 20, 22)
 SERVER_ERROR = "**NETWORK ERROR DUE TO HIGH TRAFFIC. PLEASE REGENERATE OR REFRESH THIS PAGE.**"
 
 
@@ -58,13 +59,9 @@ class Controller:
         theirs.close()
         self.channel.settimeout(CEILING_S)
         settings = {"role": "controller", "log_level": "error", "heartbeat_ms": 20, **settings}
+        self.settings = settings
         self.await_frame(HELLO)
-        fd = os.memfd_create("settings", os.MFD_ALLOW_SEALING)
-        os.write(fd, json.dumps(settings).encode())
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS,
-                    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
-        self.send(SETTINGS, fds=[fd])
-        os.close(fd)
+        self.send_memfd(SETTINGS, settings)
         for s, name in zip(listeners, ("controller.unix", "controller.tcp")):
             s.listen(64)
             self.send(LISTEN, {"name": name}, [s.fileno()])
@@ -74,6 +71,19 @@ class Controller:
     def send(self, kind, value=None, fds=()):
         payload = json.dumps(value).encode() if value is not None else b""
         socket.send_fds(self.channel, [HEAD.pack(MAGIC, 1, kind, 0, 0, len(payload), 0) + payload], list(fds))
+
+    def send_memfd(self, kind, value):
+        fd = os.memfd_create("settings", os.MFD_ALLOW_SEALING)
+        os.write(fd, json.dumps(value).encode())
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS,
+                    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+        self.send(kind, fds=[fd])
+        os.close(fd)
+
+    def reload(self, **settings):
+        """The answer to new settings."""
+        self.send_memfd(RELOAD, {**self.settings, **settings})
+        return self.await_frame(RELOADED)
 
     def await_frame(self, kind, want=lambda value: True):
         while True:
@@ -357,6 +367,41 @@ class Lottery(Case):
         self.assertEqual(self.c.address(), "")
         self.c.register("http://h:2", speed=2)
         self.assertEqual({self.c.address() for _ in range(20)}, {"http://h:2"})
+
+
+class Reload(Case):
+    settings = {"lease_ms": 600000}
+
+    def test_dispatch_changes(self):
+        self.c.register("http://h:1", speed=0)
+        self.assertEqual(self.c.address(), "http://h:1")
+        self.assertEqual(self.c.reload(dispatch="lottery"), {})
+        self.assertEqual(self.c.address(), "")
+
+    def test_a_shorter_lease_counts_for_those_that_are_there(self):
+        self.c.register("http://h:1", ["silent"])
+        self.c.register("http://h:2", ["ours"], fastchat={"version": 1, "unix": None, "lease_ms": 600000})
+        self.assertEqual(self.c.reload(lease_ms=1), {})
+        self.wait_unlisted("http://h:1")
+        self.assertEqual(self.c.models(), ["ours"])
+
+    def test_a_silent_stream_has_the_new_limit(self):
+        w = self.worker()
+
+        def play(h, body):
+            h.begin()
+            h.connection.recv(1)
+        w.on_stream = play
+        self.c.register(w.name)
+        self.assertEqual(self.c.reload(request_timeout_ms=1000), {})
+        self.assertEqual([f["error_code"] for f in frames(self.c)], [50006])
+
+    def test_what_is_wrong_changes_nothing(self):
+        self.c.register("http://h:1", speed=0)
+        self.assertEqual(self.c.reload(dispatch="lottery", lease_ms=0),
+                         {"error": "'lease_ms' must be between 1 and 2147483647, but is 0"})
+        self.assertIn("shortest_queue", self.c.reload(dispatch="any")["error"])
+        self.assertEqual(self.c.address(), "http://h:1")
 
 
 class Polls(Case):
