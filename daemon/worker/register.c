@@ -1,6 +1,10 @@
 /* A peer is always in one of three situations: a call is under way, or its timer
  * is set, or it was left. The timer decides by `joined` what the next call is.
  *
+ * To register anew replaces the entry at the controller. The watch from before
+ * counts no more there, so it ends only once the controller has answered, and a
+ * new one is opened.
+ *
  * Retries wait 0.25 s, doubling to 4 s, with jitter; only a heartbeat that was
  * answered resets that, so a controller that accepts and forgets at once is not
  * flooded. */
@@ -32,6 +36,7 @@ struct peer {
     struct registrar *registrar;
     struct address address;
     bool ours, joined;
+    bool stale;                 /* it was told what is true no more */
     unsigned failures;
     enum said said;
     uint64_t pulse_seen;
@@ -208,7 +213,7 @@ static bool is_ours(const struct buf *reply)
 
 static void beat_later(struct peer *p)
 {
-    loop_timer_set(p->timer, p->ours ? BEAT_OURS_MS * 1000 : p->registrar->beat_others_us);
+    loop_timer_set(p->timer, p->stale ? 0 : p->ours ? BEAT_OURS_MS * 1000 : p->registrar->beat_others_us);
 }
 
 static void on_registered(struct http_call *c, const struct http_call_result *result, void *user)
@@ -221,6 +226,7 @@ static void on_registered(struct http_call *c, const struct http_call_result *re
     }
     p->joined = true;
     p->ours = is_ours(&p->reply);
+    stop_watch(p);
     if (p->ours && start_watch(p) < 0)
         return;
     say_joined(p);
@@ -250,6 +256,7 @@ static void send_registration(struct peer *p)
     BUF_LOCAL body = BUF_INIT;
     struct json_writer w = json_writer(&body);
 
+    p->stale = false;
     write_name(p, &w);
     json_kbool(&w, "check_heart_beat", true);
     json_key(&w, "worker_status");
@@ -323,7 +330,7 @@ static void on_timer(void *user)
 {
     struct peer *p = user;
 
-    if (p->joined)
+    if (p->joined && !p->stale)
         send_beat(p);
     else
         send_registration(p);
@@ -382,6 +389,19 @@ void registrar_start(struct registrar *r)
 {
     for (size_t i = 0; i < r->n; i++)
         loop_timer_set(r->peers[i].timer, 0);
+}
+
+/* A peer with a call under way, or that waits for its next try, comes to it by
+ * itself. */
+void registrar_renew(struct registrar *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        struct peer *p = &r->peers[i];
+
+        p->stale = true;
+        if (p->joined && !p->call)
+            loop_timer_set(p->timer, 0);
+    }
 }
 
 void registrar_leave(struct registrar *r)

@@ -20,6 +20,9 @@ struct worker;
 int registrar_open(struct worker *w, struct registrar **ret, struct err *err);
 /* Once the model is ready. */
 void registrar_start(struct registrar *r);
+/* After names or queue have changed: registers again everywhere, without being
+ * taken out in between. Between start and leave. */
+void registrar_renew(struct registrar *r);
 /* Ends every call and watch: our controllers take the worker out at once. */
 void registrar_leave(struct registrar *r);
 void registrar_close(struct registrar *r);          /* NULL is fine */

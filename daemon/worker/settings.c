@@ -130,3 +130,27 @@ int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, stru
     *ret = s;
     return 0;
 }
+
+int settings_renew(const cJSON *tree, struct arena *a, struct settings *s, struct err *err)
+{
+    struct settings fresh;
+    const char **aliases;
+    int r = settings_read(tree, a, &fresh, err);
+
+    if (r < 0)
+        return r;
+    aliases = arena_array(a, fresh.n_aliases + 1, sizeof aliases[0]);
+    for (size_t i = 0; aliases && i < fresh.n_aliases; i++) {
+        aliases[i] = arena_strdup(a, fresh.aliases[i]);
+        if (!aliases[i])
+            aliases = NULL;
+    }
+    if (!aliases)
+        return err_set(err, -ENOMEM, "no memory for 'aliases'");
+    s->aliases = aliases;
+    s->n_aliases = fresh.n_aliases;
+    s->queue = fresh.queue;
+    s->sample = fresh.sample;
+    s->max_tokens = fresh.max_tokens;
+    return 0;
+}

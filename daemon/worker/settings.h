@@ -1,5 +1,6 @@
 /* settings.h - what the supervisor tells a worker (docs/wire.md, part 1), read
- * into a struct once.
+ * into a struct at the start; of what comes later, only what can change while
+ * requests run.
  */
 #ifndef DAEMON_WORKER_SETTINGS_H
 #define DAEMON_WORKER_SETTINGS_H
@@ -28,6 +29,11 @@ struct settings {
 
 /* 0 or -EINVAL with the key's name. Strings point into `tree`, lists are in `a`. */
 int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, struct err *err);
+
+/* From new settings: aliases, queue, sampling values and max_tokens into *s; all
+ * else of it stays. Nothing points into `tree` afterwards, the aliases lie in
+ * `a`. 0, or -EINVAL/-ENOMEM and *s is untouched. */
+int settings_renew(const cJSON *tree, struct arena *a, struct settings *s, struct err *err);
 
 #define SEED_LIMIT ((int64_t)1 << 53)   /* what a JSON number holds exactly */
 

@@ -151,6 +151,41 @@ static void drain(uint64_t limit_ms, void *user)
     worker_leave_when_done(w);
 }
 
+/* ---- new settings ---- */
+
+static bool same_standing(const struct settings *a, const struct settings *b)
+{
+    if (a->n_aliases != b->n_aliases || a->queue != b->queue)
+        return false;
+    for (size_t i = 0; i < a->n_aliases; i++)
+        if (strcmp(a->aliases[i], b->aliases[i]) != 0)
+            return false;
+    return true;
+}
+
+/* Requests that run took their values with them when they began. */
+static int reload(const cJSON *tree, void *user, struct err *err)
+{
+    struct worker *w = user;
+    CLEANUP(arena_free) struct arena *arena = arena_new(0);
+    struct settings fresh = w->set;
+    bool same;
+    int r;
+
+    if (!arena)
+        return err_set(err, -ENOMEM, "no memory");
+    r = settings_renew(tree, arena, &fresh, err);
+    if (r < 0)
+        return r;
+    same = same_standing(&fresh, &w->set);
+    w->set = fresh;
+    arena_free(w->renewed);
+    w->renewed = STEAL(arena);
+    if (!same && w->phase == WORKER_READY)
+        registrar_renew(w->registrar);
+    return 0;
+}
+
 /* ---- loading ---- */
 
 static void notify(void *user)
@@ -311,6 +346,7 @@ static void worker_stop(struct worker *w, int code)
     engine_close(w->engine);
     if (w->wake.fd > 0)
         close(w->wake.fd);
+    arena_free(w->renewed);
     arena_free(w->arena);
     child_close(w->child);
 }
@@ -320,7 +356,9 @@ int worker_main(int argc, char **argv)
     static char role[160];
     struct err err = { 0 }, load_err = { 0 };
     struct worker w = { .load_err = &load_err };
-    const struct child_ops ops = { .drain = drain, .alive = alive, .stats = stats, .user = &w };
+    const struct child_ops ops = {
+        .drain = drain, .reload = reload, .alive = alive, .stats = stats, .user = &w,
+    };
     int r, code;
 
     if (argc != 3) {

@@ -29,7 +29,7 @@ enum worker_phase { WORKER_LOADING, WORKER_READY, WORKER_DRAINING };
 struct worker {
     struct child *child;
     struct loop *loop;
-    struct arena *arena;                /* of the settings */
+    struct arena *arena, *renewed;      /* of the settings; of what changed since, or NULL */
     struct settings set;
     enum worker_phase phase;
     struct http_server *server;

@@ -131,6 +131,36 @@ Test(worker_generate, sampling_and_length_come_from_the_request_over_the_configu
     rig_stop(&r);
 }
 
+Test(worker_generate, new_settings_count_for_requests_that_come_later)
+{
+    const struct rig_options first = { .sampling = "\"max_tokens\":5" },
+        second = { .sampling = "\"max_tokens\":2", .path = "/nonexistent", .parallel = 77, .device = "cpu",
+                   .model = ",\"context\":3,\"name\":\"other\"" },
+        wrong = { .sampling = "\"max_tokens\":3,\"top_p\":7" };
+    struct stream s;
+    struct rig r;
+    struct told t;
+
+    rig_ready(&r, "{\"play\":[\"a\",{\"wait_ms\":500},{\"repeat\":100,\"play\":[\"a\"]}]}", &first);
+    stream_open(&r, &s, POST_GENERATE, "{\"prompt\":\"p\"}");
+    stream_wait(&s, "\"a\"");
+    cr_expect(zero(ptr, (void *)rig_reload(&r, &second)));
+    t = ask(&r, "{\"prompt\":\"p\"}");
+    cr_expect(eq(str, TEXT(t), "aa"));
+    told_fini(&t);
+    while (stream_more(&s))
+        ;
+    t = read_lines(&s.body);
+    cr_expect(eq(str, TEXT(t), "aaaaa"));
+    told_fini(&t);
+    stream_close(&s);
+    cr_expect(not(zero(ptr, strstr(rig_reload(&r, &wrong), "model: 'top_p' must be between 0 and 1, but is 7"))));
+    t = ask(&r, "{\"prompt\":\"p\"}");
+    cr_expect(eq(str, TEXT(t), "aa"));
+    told_fini(&t);
+    rig_stop(&r);
+}
+
 Test(worker_generate, without_max_tokens_the_context_is_the_limit)
 {
     struct rig r;
@@ -374,5 +404,30 @@ Test(worker_generate, a_full_queue_is_503_with_retry_after)
     reply_fini(&reply);
     stream_close(&a);
     stream_close(&b);
+    rig_stop(&r);
+}
+
+Test(worker_generate, another_queue_counts_at_once_and_throws_nobody_out)
+{
+    const struct rig_options two = { .parallel = 1, .queue = 2 }, one = { .parallel = 1, .queue = 1 };
+    struct stream running, waiting[2];
+    struct reply reply;
+    struct rig r;
+
+    rig_ready(&r, "{\"play\":[{\"wait_ms\":80000000}]}", &two);
+    stream_open(&r, &running, POST_GENERATE, "{\"prompt\":\"p\"}");
+    stream_wait(&running, "prompt_tokens");
+    for (int i = 0; i < 2; i++)
+        stream_open(&r, &waiting[i], POST_GENERATE, "{\"prompt\":\"p\"}");
+    rig_wait_queue_length(&r, 3);
+    cr_expect(zero(ptr, (void *)rig_reload(&r, &one)));
+    cr_expect(eq(int, rig_queue_length(&r), 3));
+    stream_close(&waiting[1]);
+    rig_wait_queue_length(&r, 2);
+    reply = rig_ask(&r, "POST", GENERATE, "{\"prompt\":\"p\"}");
+    cr_expect(eq(int, reply.status, 503));
+    reply_fini(&reply);
+    stream_close(&running);
+    stream_close(&waiting[0]);
     rig_stop(&r);
 }

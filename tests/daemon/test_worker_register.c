@@ -315,6 +315,73 @@ Test(worker_register, a_controller_that_comes_late_is_found)
     remove_path(dir, listen);
 }
 
+static bool registered_as(struct fake *f, const char *names)
+{
+    bool is;
+
+    pthread_mutex_lock(&f->lock);
+    is = strstr(f->registration, names) != NULL;
+    pthread_mutex_unlock(&f->lock);
+    return is;
+}
+
+/* The watch that counts for the new registration is there before anybody could
+ * see the worker gone: the old one ends only after the new answer. */
+Test(worker_register, other_aliases_are_told_to_every_controller)
+{
+    struct fake ours, theirs;
+    struct rig_options options = { 0 };
+    struct rig r;
+    cJSON *tree;
+    char list[400];
+
+    fake_open(&ours, "127.0.0.1:0", "http://", true);
+    fake_open(&theirs, "127.0.0.1:0", "http://", false);
+    snprintf(list, sizeof list, "%s,%s", ours.quoted, theirs.quoted);
+    options.controllers = list;
+    rig_ready(&r, "{}", &options);
+    wait_for(&ours, &ours.watches, 1);
+    wait_for(&theirs, &theirs.registrations, 1);
+
+    options.aliases = "\"new\",\"newer\"";
+    cr_expect(zero(ptr, (void *)rig_reload(&r, &options)));
+    tree = rig_ask_json(&r, 200, "POST", "/worker_get_status", NULL);
+    cr_expect(eq(int, cJSON_GetArraySize(cJSON_GetObjectItem(tree, "model_names")), 3));
+    cJSON_Delete(tree);
+    wait_for(&theirs, &theirs.registrations, 2);
+    wait_for(&ours, &ours.watches, 2);
+    wait_for(&ours, &ours.watch_ends, 1);
+    cr_expect(registered_as(&ours, "\"model_names\":[\"test\",\"new\",\"newer\"]"));
+    cr_expect(registered_as(&ours, "\"aliases\":[\"new\",\"newer\"]"));
+    cr_expect(registered_as(&theirs, "\"model_names\":[\"test\",\"new\",\"newer\"]"));
+
+    cr_expect(zero(ptr, (void *)rig_reload(&r, &options)));     /* the same: nobody need know */
+    wait_for(&ours, &ours.beats, read_counter(&ours, &ours.beats) + 2);
+    cr_expect(eq(int, read_counter(&ours, &ours.registrations), 2));
+    cr_expect(eq(int, read_counter(&ours, &ours.watches), 2));
+    rig_stop(&r);
+    fake_close(&ours);
+    fake_close(&theirs);
+}
+
+Test(worker_register, aliases_that_change_while_it_loads_are_those_it_comes_with)
+{
+    struct fake f;
+    struct rig_options options = { 0 };
+    struct rig r;
+
+    fake_open(&f, "127.0.0.1:0", "http://", true);
+    options.controllers = f.quoted;
+    rig_start(&r, "{\"load_ms\":300}", &options);
+    options.aliases = "";
+    cr_expect(zero(ptr, (void *)rig_reload(&r, &options)));
+    wait_for(&f, &f.beats, 1);
+    cr_expect(registered_as(&f, "\"model_names\":[\"test\"]"));
+    cr_expect(ge(int, read_counter(&f, &f.registrations), 1));
+    rig_stop(&r);
+    fake_close(&f);
+}
+
 Test(worker_register, a_python_controller_gets_beats_and_no_watch)
 {
     struct fake f;

@@ -47,7 +47,7 @@ static void spawn(struct rig *r, int child_end)
     }
 }
 
-static void send_settings(struct rig *r, const struct rig_options *o)
+static void send_settings(struct rig *r, enum control_type type, const struct rig_options *o)
 {
     BUF_LOCAL text = BUF_INIT;
     struct err err = { 0 };
@@ -55,12 +55,13 @@ static void send_settings(struct rig *r, const struct rig_options *o)
     buf_printf(&text,
                "{\"role\":\"worker\",\"log_level\":\"info\",\"runtime_dir\":\"%s\",\"heartbeat_ms\":20,"
                "\"worker_name\":\"unix:%s\",\"unix\":\"%s\",\"controllers\":[%s],\"model\":{\"name\":\"test\","
-               "\"aliases\":[\"alias\"],\"replica\":0,\"path\":\"%s\",\"device\":\"%s\",\"parallel\":%u,"
+               "\"aliases\":[%s],\"replica\":0,\"path\":\"%s\",\"device\":\"%s\",\"parallel\":%u,"
                "\"queue\":%u,\"sampling\":{%s}%s}}",
-               r->dir, r->sock, r->sock, o->controllers ? o->controllers : "", o->path ? o->path : r->script,
+               r->dir, r->sock, r->sock, o->controllers ? o->controllers : "",
+               o->aliases ? o->aliases : "\"alias\"", o->path ? o->path : r->script,
                o->device ? o->device : "scripted", o->parallel ? o->parallel : 4, o->queue ? o->queue : 1000,
                o->sampling ? o->sampling : "", o->model ? o->model : "");
-    cr_assert(zero(int, control_send_memfd(r->control, CONTROL_SETTINGS, buf_str(&text), text.len, &err)),
+    cr_assert(zero(int, control_send_memfd(r->control, type, buf_str(&text), text.len, &err)),
               "%s", err_text(&err));
 }
 
@@ -99,7 +100,7 @@ void rig_start(struct rig *r, const char *script, const struct rig_options *opti
     r->control = pair[0];
     spawn(r, pair[1]);
     close(pair[1]);
-    send_settings(r, options ? options : &none);
+    send_settings(r, CONTROL_SETTINGS, options ? options : &none);
     snprintf(unix_socket, sizeof unix_socket, "unix:%s", r->sock);
     send_socket(r, "worker.unix", unix_socket);
     if (options && options->tcp)
@@ -136,6 +137,18 @@ cJSON *rig_next(struct rig *r, int type)
         if (r->frame.type == type)
             return cJSON_Parse(r->frame.payload);
     }
+}
+
+const char *rig_reload(struct rig *r, const struct rig_options *options)
+{
+    static const char error[] = "{\"error\":\"";
+
+    send_settings(r, CONTROL_RELOAD, options);
+    cJSON_Delete(rig_next(r, CONTROL_RELOADED));
+    if (strcmp(r->frame.payload, "{}") == 0)
+        return NULL;
+    cr_assert(zero(int, strncmp(r->frame.payload, error, sizeof error - 1)), "%s", r->frame.payload);
+    return r->frame.payload + sizeof error - 1;
 }
 
 bool rig_seen(struct rig *r, int type)

@@ -29,6 +29,7 @@ struct rig_options {
     unsigned parallel, queue;       /* [4], [1000] */
     const char *controllers;        /* members of the list as JSON ["" ] */
     const char *sampling;           /* members of the object as JSON ["" ] */
+    const char *aliases;            /* members of the list as JSON ["\"alias\""] */
     const char *path;               /* of the model [the script] */
     const char *device;             /* ["scripted"] */
     bool tcp;                       /* listens on TCP too, on r->tcp_port */
@@ -46,6 +47,8 @@ cJSON *rig_next(struct rig *r, int type);
 /* Reads whatever waits now, without waiting; true when a frame of the type was there. */
 bool rig_seen(struct rig *r, int type);
 void rig_send(struct rig *r, int type, const char *json);
+/* Sends new settings and returns the answer's error, or NULL; it lives in r->frame. */
+const char *rig_reload(struct rig *r, const struct rig_options *options);
 /* Waits for its end: exit code, or minus the signal. */
 int rig_wait_exit(struct rig *r);
 /* STOP, end, and the folder is removed. Expects exit code 0. */
