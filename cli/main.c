@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char waiting[] =
+    "It may take minutes. Ctrl-C leaves; the service goes on with it.\n";
+
 static const struct command commands[] = {
     { "chat", "[MODEL]", "Talk to a model",
       "In the conversation: !!exit (or an empty line) ends, !!reset begins anew, !!remove drops "
@@ -18,10 +21,21 @@ static const struct command commands[] = {
       "program.\n"
       "Input that is no terminal is a message a line; then only the answers are printed.\n",
       chat_run },
+    { "load", "MODEL", "Load a model that is not loaded", waiting, control_run },
     { "models", "", "List the models that the service offers", NULL, models_run },
+    { "reload", "", "Have the service read its configuration again",
+      "What changed is started, stopped or replaced; if a line is wrong, every mistake is shown "
+      "and nothing\n"
+      "changes. Ctrl-C leaves; the service goes on with it.\n",
+      control_run },
     { "status", "", "Show the parts of the service and how they are", NULL, status_run },
     { "test-message", "[MODEL]", "Ask one question through controller and worker, past the API",
       NULL, test_message_run },
+    { "unload", "MODEL", "Take a model out of memory", waiting, control_run },
+    { "upgrade", "", "Have the service go on with the programs that are installed now",
+      "No connection is refused and running answers end first. Ctrl-C leaves; the service goes on "
+      "with it.\n",
+      control_run },
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -57,22 +57,20 @@ const char *service_runtime_dir(const struct service_args *args)
     return dir;
 }
 
-static int unreachable(const struct sockaddr_un *where, int code, struct err *err)
+static int unreachable(const struct sockaddr_un *where, const char *also, int code, struct err *err)
 {
     if (code == -EACCES)
         return err_set(err, code,
                        "%s: no permission to ask the service. Use sudo, or join the group that the "
                        "socket belongs to",
                        where->sun_path);
-    return err_set(
-        err, code,
-        "the service is not running: nobody answers at %s. Start it with 'systemctl start "
-        "fastchat' or './quickstart', or say where it is with --runtime-dir DIR or "
-        "--api http://host:port",
-        where->sun_path);
+    return err_set(err, code,
+                   "the service is not running: nobody answers at %s. Start it with 'systemctl "
+                   "start fastchat' or './quickstart', or say where it is with --runtime-dir DIR%s",
+                   where->sun_path, also);
 }
 
-static int connect_control(const char *dir, int *ret, struct err *err)
+static int connect_control(const char *dir, const char *also, int *ret, struct err *err)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     CLEANUP(fd_close) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -83,20 +81,23 @@ static int connect_control(const char *dir, int *ret, struct err *err)
         sizeof a.sun_path)
         return err_set(err, -ENAMETOOLONG, "%s: the path is too long for a socket", dir);
     if (connect(fd, (const struct sockaddr *)&a, sizeof a) < 0)
-        return unreachable(&a, -errno, err);
+        return unreachable(&a, also, -errno, err);
     *ret = STEAL_FD(fd);
     return 0;
 }
 
-static int wait_readable(int fd, uint64_t until_ms)
+/* 0, SERVICE_LEFT, -ETIMEDOUT, -errno. `until_ms` 0: as long as it takes. */
+static int wait_readable(int fd, int interrupt_fd, uint64_t until_ms)
 {
     for (;;) {
-        struct pollfd p = { .fd = fd, .events = POLLIN };
+        struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+                              { .fd = interrupt_fd, .events = POLLIN } };
         uint64_t now = clock_mono_ms();
-        int r = now >= until_ms ? 0 : poll(&p, 1, (int)(until_ms - now));
+        int wait_ms = !until_ms ? -1 : now < until_ms ? (int)(until_ms - now) : 0;
+        int r = poll(p, 2, wait_ms);
 
         if (r > 0)
-            return 0;
+            return p[0].revents ? 0 : SERVICE_LEFT;
         if (r == 0)
             return -ETIMEDOUT;
         if (errno != EINTR)
@@ -104,14 +105,28 @@ static int wait_readable(int fd, uint64_t until_ms)
     }
 }
 
-static int receive_reply(int fd, struct control_frame *frame, char **ret_text, size_t *ret_len,
-                         struct err *err)
+/* The text of an answer, whichever way it came. */
+static int frame_text(const struct control_frame *frame, char **ret, struct err *err)
 {
-    uint64_t until_ms = clock_mono_ms() + ANSWER_MS;
+    if (frame->n_fds == 1)
+        return control_read_memfd(frame->fds[0], ret, NULL, err);
+    *ret = strdup(frame->payload);
+    return *ret ? 0 : err_set(err, -ENOMEM, "no memory");
+}
+
+/* The next frame's text. 0, SERVICE_REFUSED (CONTROL_ERROR), SERVICE_LEFT. */
+static int receive_reply(int fd, int interrupt_fd, uint64_t limit_ms, char **ret, struct err *err)
+{
+    CLEANUP(mem_free) struct control_frame *frame = malloc(sizeof *frame);
+    uint64_t until_ms = limit_ms ? clock_mono_ms() + limit_ms : 0;
     int r;
 
+    if (!frame)
+        return err_set(err, -ENOMEM, "no memory");
     do {
-        r = wait_readable(fd, until_ms);
+        r = wait_readable(fd, interrupt_fd, until_ms);
+        if (r == SERVICE_LEFT)
+            return r;
         if (r == 0)
             r = control_recv(fd, frame, err);
     } while (r == CONTROL_AGAIN);
@@ -119,35 +134,74 @@ static int receive_reply(int fd, struct control_frame *frame, char **ret_text, s
         return err_set(err, -ECONNRESET, "the supervisor closed the connection without an answer");
     if (r < 0)
         return err_errno(err, r, "the supervisor's answer");
-    if (frame->type == CONTROL_REPLY && frame->n_fds == 1)
-        r = control_read_memfd(frame->fds[0], ret_text, ret_len, err);
-    else if (frame->type == CONTROL_ERROR)
-        r = err_set(err, -EPROTO, "the supervisor refused: %.400s", frame->payload);
+    if (frame->type == CONTROL_REPLY || frame->type == CONTROL_ERROR)
+        r = frame_text(frame, ret, err);
     else
         r = err_set(err, -EPROTO, "the supervisor answered with a frame of type %d", frame->type);
+    if (r == 0 && frame->type == CONTROL_ERROR)
+        r = SERVICE_REFUSED;
     control_close_fds(frame);
     return r;
 }
 
-int service_status(const struct service_args *args, cJSON **ret, char **ret_text, struct err *err)
+/* The "message" of an answer, to free(). */
+static char *message_of(const char *text)
 {
-    CLEANUP(mem_free) struct control_frame *frame = malloc(sizeof *frame);
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    const char *message = text;
+
+    json_parse(text, strlen(text), NULL, &tree, NULL);
+    json_get_string(tree, "message", &message, NULL);
+    return strdup(message);
+}
+
+static int ask_status(const struct service_args *args, const char *also, cJSON **ret,
+                      char **ret_text, struct err *err)
+{
     CLEANUP(mem_free) char *text = NULL;
+    CLEANUP(mem_free) char *refusal = NULL;
     CLEANUP(fd_close) int fd = -1;
-    size_t len = 0;
-    int r = frame ? connect_control(service_runtime_dir(args), &fd, err)
-                  : err_set(err, -ENOMEM, "no memory");
+    int r = connect_control(service_runtime_dir(args), also, &fd, err);
 
     if (r < 0)
         return r;
     if (control_send_json(fd, CONTROL_STATUS, "{}") != 0)
         return err_set(err, -ECONNRESET, "the supervisor takes no question");
-    r = receive_reply(fd, frame, &text, &len, err);
+    r = receive_reply(fd, -1, ANSWER_MS, &text, err);
+    if (r == SERVICE_REFUSED) {
+        refusal = message_of(text);
+        r = err_set(err, -EPROTO, "the supervisor refused: %s", refusal ? refusal : text);
+    }
     if (r == 0)
-        r = json_parse(text, len, NULL, ret, err);
+        r = json_parse(text, strlen(text), NULL, ret, err);
     if (r == 0 && ret_text)
         *ret_text = STEAL(text);
     return r;
+}
+
+int service_status(const struct service_args *args, cJSON **ret, char **ret_text, struct err *err)
+{
+    return ask_status(args, "", ret, ret_text, err);
+}
+
+int service_command(const struct service_args *args, const char *json, int interrupt_fd,
+                    char **ret_message, struct err *err)
+{
+    CLEANUP(mem_free) char *text = NULL;
+    CLEANUP(fd_close) int fd = -1;
+    int r = connect_control(service_runtime_dir(args), "", &fd, err);
+
+    if (r < 0)
+        return r;
+    if (control_send_json(fd, CONTROL_COMMAND, json) != 0)
+        return err_set(err, -ECONNRESET, "the supervisor takes no command");
+    if (!ret_message)
+        return 0;
+    r = receive_reply(fd, interrupt_fd, 0, &text, err);
+    if (r < 0 || r == SERVICE_LEFT)
+        return r;
+    *ret_message = message_of(text);
+    return *ret_message ? r : err_set(err, -ENOMEM, "no memory");
 }
 
 /* Whoever listens on every address is called on the loopback one. */
@@ -194,7 +248,7 @@ int service_api(const struct service_args *args, struct target *ret, struct err 
 
     if (args->api)
         return target_parse(args->api, ret, err);
-    r = service_status(args, &status, NULL, err);
+    r = ask_status(args, " or --api http://host:port", &status, NULL, err);
     return r < 0 ? r : pick_listener(status, ret, err);
 }
 

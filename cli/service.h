@@ -36,6 +36,15 @@ const char *service_runtime_dir(const struct service_args *args);
  * NULL, as text to free(). -errno with a sentence that says what to do. */
 int service_status(const struct service_args *args, cJSON **ret, char **ret_text, struct err *err);
 
+/* Gives the supervisor a command, a JSON object as CONTROL_COMMAND takes it, and
+ * waits for its end, which may take minutes. 0 or SERVICE_REFUSED, with what the
+ * supervisor says to that, to free(); SERVICE_LEFT when interrupt_fd (-1: none)
+ * became readable first: the command goes on. With ret_message NULL nothing is
+ * waited for. -errno with a sentence. */
+enum { SERVICE_REFUSED = 1, SERVICE_LEFT = 2 };
+int service_command(const struct service_args *args, const char *json, int interrupt_fd,
+                    char **ret_message, struct err *err);
+
 /* Where the api (a Unix socket of its first) or the controller listens. */
 int service_api(const struct service_args *args, struct target *ret, struct err *err);
 int service_controller(const struct service_args *args, struct target *ret, struct err *err);

@@ -88,6 +88,22 @@ void term_error(const char *fmt, ...)
     fprintf(stderr, "fastchat: %s\n", buf_str(&clean));
 }
 
+void term_complain(const char *text)
+{
+    BUF_LOCAL clean = BUF_INIT;
+    size_t len = strlen(text);
+
+    while (len > 0 && text[len - 1] == '\n')
+        len--;
+    if (!memchr(text, '\n', len)) {
+        term_error("%.*s", (int)len, text);
+        return;
+    }
+    fflush(stdout);
+    term_clean(text, len, isatty(STDERR_FILENO), &clean);
+    fprintf(stderr, "%s\n", buf_str(&clean));
+}
+
 int term_interrupts(void)
 {
     sigset_t set;

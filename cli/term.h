@@ -22,6 +22,9 @@ void term_write(const char *text, size_t len);
 
 /* "fastchat: " and a sentence on stderr, cleaned the same way. */
 void term_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* What another program says is wrong: one line as term_error shows it, several
+ * (each with its own place in front) as they are. */
+void term_complain(const char *text);
 
 /* Lines from stdin. SIGINT is blocked and comes through a descriptor instead,
  * which also interrupts requests in work (fetch.h). */

@@ -22,6 +22,10 @@ CONV = {"name": "chatml", "system_template": "<|im_start|>system\n{system_messag
         "sep": "<|im_end|>", "sep2": None, "stop_str": None, "stop_token_ids": [2]}
 
 
+MAGIC = b""                             # and version, as the first peer wrote them
+REPLY, ERROR_FRAME, COMMAND = 33, 34, 35
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -145,24 +149,54 @@ class Unix(Quiet, socketserver.UnixStreamServer):
     pass
 
 
-def reply(conn, status):
-    """One frame of the control channel (ipc/control.h) with a sealed memfd."""
+def frame(kind, payload=b""):
+    """One of the control channel (ipc/control.h): magic u32, version u16, type u16, seq u64, mono_us u64, len u32, reserved u32."""
+    return MAGIC + kind.to_bytes(2, sys.byteorder) + bytes(16) + len(payload).to_bytes(4, sys.byteorder) + bytes(4) + payload
+
+
+def reply(conn, value):
+    """An answer in a sealed memfd."""
     fd = os.memfd_create("status", os.MFD_ALLOW_SEALING)
-    os.write(fd, json.dumps(status).encode())
+    os.write(fd, json.dumps(value).encode())
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS,
                 fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
-    asked = conn.recv(65536)
-    # header: magic u32, version u16, type u16, seq u64, mono_us u64, len u32, reserved u32
-    head = asked[:6] + (33).to_bytes(2, sys.byteorder) + bytes(16) + bytes(8)
-    socket.send_fds(conn, [head], [fd])
+    socket.send_fds(conn, [frame(REPLY)], [fd])
     os.close(fd)
 
 
-def supervise(sock, status):
+def command(conn, runtime, asked):
+    """The answer depends on the command and the model; each is written to RUNTIME_DIR/commands first."""
+    with open(runtime + "/commands", "a", encoding="utf-8") as f:
+        f.write(json.dumps(asked) + "\n")
+    name, model = asked["command"], asked.get("model")
+    if model == "never":
+        conn.recv(65536)                # until the peer leaves
+    elif model == "plain":
+        conn.send(frame(REPLY, b'{"message":"plain is loaded"}'))
+    elif model == "absent":
+        conn.send(frame(ERROR_FRAME, b'{"message":"there is no model \\"absent\\""}'))
+    elif model == "faults":
+        conn.send(frame(ERROR_FRAME, b'{"message":"fastchat.conf:3: one\\nfastchat.conf:9: two\\n"}'))
+    elif model != "gone":
+        reply(conn, {"message": name + (" of " + model if model else "") + " is done"})
+
+
+def supervise(conn, runtime, status):
+    global MAGIC
+    asked = conn.recv(65536)
+    if asked:
+        MAGIC = asked[:6]
+        if int.from_bytes(asked[6:8], sys.byteorder) == COMMAND:
+            command(conn, runtime, json.loads(asked[32:]))
+        else:
+            reply(conn, status)
+    conn.close()
+
+
+def supervisor(sock, runtime, status):
     while True:
         conn, _ = sock.accept()
-        reply(conn, status)
-        conn.close()
+        threading.Thread(target=supervise, args=(conn, runtime, status), daemon=True).start()
 
 
 def main():
@@ -185,7 +219,7 @@ def main():
     control.listen(8)
     for server in [tcp] + unix:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    threading.Thread(target=supervise, args=(control, status), daemon=True).start()
+    threading.Thread(target=supervisor, args=(control, runtime, status), daemon=True).start()
     print(tcp.tcp_address, flush=True)
     sys.stdin.read()
     os._exit(0)

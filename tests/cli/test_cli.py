@@ -3,13 +3,16 @@
 
 Usage: test_cli.py FASTCHAT [CASE...]
 """
+import contextlib
 import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,7 +52,7 @@ class Case(unittest.TestCase):
 class Usage(Case):
     def test_help_names_every_command_and_each_command_helps(self):
         out = self.run_cli("--help")
-        for name in ("chat", "models", "status", "test-message"):
+        for name in ("chat", "load", "models", "reload", "status", "test-message", "unload", "upgrade"):
             self.assertIn("  " + name, out)
             self.assertIn("Usage: fastchat " + name, self.run_cli(name, "--help"))
             self.assertIn("--help", self.out)
@@ -65,13 +68,14 @@ class Usage(Case):
                             (("chat", "--temperature", "3"), "between 0 and 2"),
                             (("chat", "--max-tokens", "1.5"), "whole number"), (("chat", "--t", "1"), "could mean several"),
                             (("chat", "--no-history=1"), "takes no value"), (("chat", "a", "b"), "one argument too many"),
-                            (("status", "x"), "one argument too many"),
+                            (("load",), "needs a model's name"), (("reload", "x"), "one argument too many"),
+                            (("unload", "a", "b"), "one argument too many"), (("status", "x"), "one argument too many"),
                             (("test-message", "a", "--model-name", "b"), "named twice")):
             self.run_cli(*args, code=2)
             self.assertIn(words, self.err)
 
     def test_nobody_there_exits_1_and_says_what_to_do(self):
-        for command in ("chat", "models", "status", "test-message"):
+        for command in ("chat", "models", "reload", "status", "test-message", "upgrade"):
             self.run_cli(command, "--runtime-dir", self.dir + "/none", code=1)
             self.assertIn(self.dir + "/none/control.sock", self.err)
             self.assertIn("systemctl start fastchat", self.err)
@@ -106,6 +110,49 @@ class Reports(Case):
 
     def test_status_as_json_is_the_answer_itself(self):
         self.assertEqual(json.loads(self.run_cli("status", "--json"))["pid"], 4711)
+
+
+class Commands(Case):
+    def asked(self):
+        with contextlib.suppress(FileNotFoundError), open(self.dir + "/commands", encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+        return []
+
+    def await_asked(self, wanted):
+        end = time.monotonic() + CEILING_S
+        while wanted not in self.asked():
+            self.assertLess(time.monotonic(), end, "never asked")
+            time.sleep(0.02)
+
+    def test_each_is_sent_and_its_answer_printed(self):
+        for args, sent, answer in ((["reload"], {"command": "reload"}, "reload is done\n"),
+                                   (["upgrade"], {"command": "upgrade"}, "upgrade is done\n"),
+                                   (["load", "a/\"b\""], {"command": "load", "model": "a/\"b\""}, "load of a/\"b\" is done\n"),
+                                   (["unload", "m"], {"command": "unload", "model": "m"}, "unload of m is done\n"),
+                                   (["load", "plain"], {"command": "load", "model": "plain"}, "plain is loaded\n")):
+            self.assertEqual(self.run_cli(*args), answer)
+            self.assertEqual(self.asked()[-1], sent)
+
+    def test_a_refusal_is_shown_and_exits_1(self):
+        self.assertEqual(self.run_cli("load", "absent", code=1), "")
+        self.assertEqual(self.err, "fastchat: there is no model \"absent\"\n")
+        self.run_cli("load", "faults", code=1)
+        self.assertEqual(self.err, "fastchat.conf:3: one\nfastchat.conf:9: two\n")
+        self.run_cli("unload", "gone", code=1)
+        self.assertIn("closed the connection without an answer", self.err)
+
+    def test_no_wait_leaves_at_once(self):
+        self.assertEqual(self.run_cli("load", "never", "--no-wait"), "")
+        self.await_asked({"command": "load", "model": "never"})
+
+    def test_ctrl_c_leaves(self):
+        p = subprocess.Popen([PROGRAM, "unload", "never"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=environment(FASTCHAT_RUNTIME_DIR=self.dir))
+        self.await_asked({"command": "unload", "model": "never"})
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=CEILING_S)
+        self.assertEqual((p.returncode, out), (1, ""))
+        self.assertIn("the service goes on with it", err)
 
 
 class TestMessage(Case):
