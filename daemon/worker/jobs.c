@@ -3,6 +3,7 @@
 #include "daemon/worker/worker.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ static void job_unlink(struct job *j)
         w->jobs = j->next;
     if (j->next)
         j->next->prev = j->prev;
-    w->n_jobs--;
+    if (--w->n_jobs == 0)
+        w->idle_since_us = clock_mono_us();
 }
 
 static void job_link(struct worker *w, struct job *j)
@@ -64,6 +66,7 @@ int job_start(struct worker *w, struct job *j, struct http_request *req, struct 
     if (r != 0)
         return r < 0 ? r : JOB_BUSY;
     j->req = req;
+    j->submitted_us = clock_mono_us();
     job_link(w, j);
     req->user = j;
     req->on_gone = job_gone;
@@ -113,6 +116,10 @@ void job_event(const struct engine_event *ev, void *poll_user)
     struct job *j = ev->user;
     bool last = ev->kind == ENGINE_DONE || ev->kind == ENGINE_FAILED;
 
+    if (ev->kind == ENGINE_STARTED && !j->admitted) {
+        j->admitted = true;
+        rates_admitted(&j->worker->rates, clock_mono_us() - j->submitted_us);
+    }
     if (last) {
         job_unlink(j);
         j->seq = NULL;

@@ -105,13 +105,28 @@ static bool alive(uint64_t *busy_ms, void *user)
     return worker_alive(w, &w->pulse_seen, busy_ms);
 }
 
+/* How long the request has waited that waits longest now. */
+static uint64_t oldest_wait_us(const struct worker *w, uint64_t now)
+{
+    uint64_t oldest = 0;
+
+    for (const struct job *j = w->jobs; j; j = j->next)
+        if (!j->admitted && now - j->submitted_us > oldest)
+            oldest = now - j->submitted_us;
+    return oldest;
+}
+
 static void stats(struct json_writer *out, void *user)
 {
     struct worker *w = user;
+    uint64_t now = clock_mono_us();
+    bool idle = w->n_jobs == 0 && w->engine;
     struct engine_stats s = { 0 };
+    struct rates_now rates;
 
     if (w->engine)
         engine_stats(w->engine, &s);
+    rates = rates_take(&w->rates, now, s.prompt_tokens, s.generated_tokens);
     json_kint(out, "running", s.running);
     json_kint(out, "waiting", s.waiting);
     json_kint(out, "kv_pages", s.kv_pages);
@@ -120,7 +135,13 @@ static void stats(struct json_writer *out, void *user)
     json_kint(out, "forwards_batched", (int64_t)s.forwards_batched);
     json_kint(out, "prompt_tokens", (int64_t)s.prompt_tokens);
     json_kint(out, "generated_tokens", (int64_t)s.generated_tokens);
+    json_knum(out, "prompt_per_s", rates.prompt_per_s);
+    json_knum(out, "generated_per_s", rates.generated_per_s);
     json_kint(out, "queue_length", worker_queue_length(w));
+    json_kint(out, "wait_ms", (int64_t)rates.wait_ms);
+    json_kint(out, "wait_max_ms", (int64_t)rates.wait_max_ms);
+    json_kint(out, "oldest_wait_ms", (int64_t)(oldest_wait_us(w, now) / 1000));
+    json_kint(out, "idle_ms", idle ? (int64_t)((now - w->idle_since_us) / 1000) : 0);
 }
 
 /* ---- draining ---- */
@@ -252,6 +273,7 @@ static void load_done(struct worker *w)
     }
     w->engine = STEAL(w->opened);
     w->longest_token = longest_token(w->engine);
+    w->idle_since_us = clock_mono_us();
     if (w->phase == WORKER_DRAINING)
         return;
     info = engine_info(w->engine);

@@ -11,6 +11,7 @@
 #ifndef DAEMON_WORKER_WORKER_H
 #define DAEMON_WORKER_WORKER_H
 
+#include "daemon/worker/rates.h"
 #include "daemon/worker/settings.h"
 #include "gen/engine.h"
 #include "ipc/http_server.h"
@@ -51,6 +52,8 @@ struct worker {
 
     struct job *jobs;
     uint32_t n_jobs;
+    uint64_t idle_since_us;             /* without jobs, or loaded, since then */
+    struct rates rates;
 };
 
 struct job {
@@ -59,6 +62,8 @@ struct job {
     struct engine_seq *seq;
     struct job *prev, *next;
     bool paused, streaming;
+    bool admitted;                      /* it left the engine's queue */
+    uint64_t submitted_us;
     /* Each event of the sequence. With the last one (DONE, FAILED) it answers
      * or ends the stream by job_reply() or job_end(). */
     void (*event)(struct job *j, const struct engine_event *ev);

@@ -142,6 +142,57 @@ Test(worker_life, beats_carry_the_statistics)
     rig_stop(&r);
 }
 
+/* Reads beats until this statistic is above 0; gives that beat. */
+static cJSON *beat_with(struct rig *r, const char *key)
+{
+    for (;;) {
+        cJSON *beat = rig_next(r, CONTROL_HEARTBEAT);
+
+        if (cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(beat, "stats"), key)) > 0)
+            return beat;
+        cJSON_Delete(beat);
+    }
+}
+
+static double stat_of(const cJSON *beat, const char *key)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(beat, "stats"), key));
+}
+
+Test(worker_life, beats_say_how_fast_it_is_how_long_requests_wait_and_for_how_long_none_came)
+{
+    const struct rig_options one = { .parallel = 1 };
+    struct rig r;
+    struct stream s, waits;
+    cJSON *beat;
+
+    rig_ready(&r, "{\"play\":[\"a\",{\"wait_ms\":80000000}]}", &one);
+    beat = beat_with(&r, "idle_ms");
+    cr_expect(zero(dbl, stat_of(beat, "prompt_per_s")));
+    cr_expect(zero(dbl, stat_of(beat, "wait_max_ms")));
+    cJSON_Delete(beat);
+    stream_open(&r, &s, POST_GENERATE, "{\"prompt\":\"abc\"}");
+    stream_wait(&s, "\"a\"");
+    beat = beat_with(&r, "generated_per_s");
+    cr_expect(gt(dbl, stat_of(beat, "prompt_per_s"), 0));
+    cr_expect(zero(dbl, stat_of(beat, "idle_ms")));
+    cr_expect(zero(dbl, stat_of(beat, "oldest_wait_ms")));
+    cJSON_Delete(beat);
+    stream_open(&r, &waits, POST_GENERATE, "{\"prompt\":\"abc\"}");
+    beat = beat_with(&r, "oldest_wait_ms");
+    cr_expect(eq(dbl, stat_of(beat, "queue_length"), 2));
+    cJSON_Delete(beat);
+    stream_close(&s);
+    stream_wait(&waits, "\"a\"");
+    beat = beat_with(&r, "wait_max_ms");
+    cr_expect(gt(dbl, stat_of(beat, "wait_ms"), 0));
+    cr_expect(zero(dbl, stat_of(beat, "oldest_wait_ms")));
+    cJSON_Delete(beat);
+    stream_close(&waits);
+    cJSON_Delete(beat_with(&r, "idle_ms"));
+    rig_stop(&r);
+}
+
 Test(worker_life, an_announced_step_is_in_the_beats)
 {
     struct rig r;
