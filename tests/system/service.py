@@ -90,7 +90,8 @@ def events(response):
 class Service:
     """The daemon with a config; `with Service(models=…) as s:`."""
 
-    def __init__(self, models="", api="", supervisor="", controller="", defaults="", env=None, ready=True, expect=None):
+    def __init__(self, models="", api="", supervisor="", controller="", defaults="", env=None, ready=True, expect=None, programs=None):
+        self.programs = programs or BUILD
         self.dir = tempfile.mkdtemp(prefix="fastchat-test-")
         self.runtime = os.path.join(self.dir, "run")
         self.port = free_port()
@@ -99,13 +100,27 @@ class Service:
         self.want_ready = ready
         self.process = None
         self.env = dict(os.environ, RUNTIME_DIRECTORY=self.runtime, **(env or {}))
-        self.env.pop("NOTIFY_SOCKET", None)
+        if not (env and "NOTIFY_SOCKET" in env):
+            self.env.pop("NOTIFY_SOCKET", None)
+        self.configure(models, api, supervisor, controller, defaults)
+
+    def configure(self, models="", api="", supervisor="", controller="", defaults="", listen=""):
+        """Writes the configuration, for the start or a reload; `listen` holds further addresses."""
         with open(self.config, "w", encoding="utf-8") as f:
             f.write(f"supervisor = {{ {supervisor} }};\n"
                     f"controller = {{ {controller} }};\n"
-                    f"api = {{ listen = ( {{ address = \"127.0.0.1:{self.port}\"; }}, {{ address = \"unix:{self.runtime}/api.sock\"; mode = \"0600\"; }} ); {api} }};\n"
+                    f"api = {{ listen = ( {{ address = \"127.0.0.1:{self.port}\"; }}, {{ address = \"unix:{self.runtime}/api.sock\"; mode = \"0600\"; }}{listen} ); {api} }};\n"
                     f"defaults = {{ {defaults} }};\n"
                     f"models = ( {models} );\n")
+
+    def command(self, *words):
+        """`fastchat reload` and the like: (exit code, what it printed)"""
+        got = self.cli(*words, "--runtime-dir", self.runtime)
+        return got.returncode, got.stdout + got.stderr
+
+    def reload(self, **kw):
+        self.configure(**kw)
+        return self.command("reload")
 
     def script(self, name, **script):
         """Writes a script file and gives its path."""
@@ -116,7 +131,7 @@ class Service:
 
     def start(self):
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen([os.path.join(BUILD, "fastchatd"), "-c", self.config], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([os.path.join(self.programs, "fastchatd"), "-c", self.config], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, env=self.env, cwd=self.dir)
         if self.want_ready:
             self.wait_ready()
@@ -127,10 +142,10 @@ class Service:
             if self.process.poll() is not None:
                 raise AssertionError(f"the daemon ended with {self.process.returncode}")
             children = self.children()
-            if not children or not all(c["state"] in ("ready", "failed") for c in children):
+            if not children or not all(c["state"] in ("ready", "failed", "stopped") for c in children):
                 return False
             models = self.request("GET", "/v1/models", unix=True)[2]["data"]
-            return all(m["status"]["value"] in ("loaded", "failed") for m in models)
+            return all(m["status"]["value"] in ("loaded", "failed", "stopped") for m in models)
         until("all children ready and known to the api", probe)
 
     def stop(self, ceiling=CEILING):
