@@ -68,6 +68,7 @@ struct http_conn {
     struct loop_io io;
     enum conn_state state;
     bool close;                         /* behind the answer */
+    bool asked;                         /* a request was answered here */
     bool broken;                        /* a write failed */
     bool kick;                          /* `in` may hold a whole request */
     bool mute_in, mute_hup;             /* seen while nobody wants to read */
@@ -93,6 +94,7 @@ struct http_server {
     size_t n_conns, n_linger, n_active;
     unsigned depth;                     /* of our functions on the stack: nothing is freed above 0 */
     bool draining, closed;
+    uint64_t grace_us;                  /* of the drain */
     void (*drain_done)(void *user);
     void *drain_user;
     struct buf head;                    /* scratch: head of an answer */

@@ -200,8 +200,11 @@ static void conn_linger(struct http_conn *c)
 
 static void conn_idle(struct http_conn *c)
 {
+    struct http_server *s = c->server;
+
     c->state = CONN_IDLE;
-    c->deadline_us = clock_mono_us() + c->server->config.limits.idle_us;
+    c->asked = true;
+    c->deadline_us = clock_mono_us() + (s->draining ? s->grace_us : s->config.limits.idle_us);
     c->kick = c->in.len > 0;
     c->mute_in = c->mute_hup = false;
     c->scan = (struct head_scan){ 0 };
@@ -285,7 +288,7 @@ static void conn_done(struct http_conn *c)
         request_end(c, false);
     if (c->state == CONN_DEAD)
         return;
-    if (c->close || c->server->draining)
+    if (c->close || (c->server->draining && !c->server->grace_us))
         conn_linger(c);
     else
         conn_idle(c);
@@ -711,6 +714,15 @@ static void on_listener(struct loop_io *io, uint32_t events)
     server_leave(s);
 }
 
+/* Its time is up, but a request may have arrived that nobody has read yet. */
+static void conn_retire(struct http_conn *c)
+{
+    if (!c->kick)
+        conn_read(c);
+    if (c->state == CONN_IDLE && !c->kick)
+        conn_gone(c);
+}
+
 static void conn_sweep(struct http_conn *c, uint64_t now)
 {
     if (c->broken) {
@@ -725,19 +737,11 @@ static void conn_sweep(struct http_conn *c, uint64_t now)
         conn_error(c, 408, "Request header timed out");
     } else if (c->state == CONN_BODY) {
         conn_error(c, 408, "Request body timed out");
+    } else if (c->state == CONN_IDLE) {
+        conn_retire(c);
     } else {
         conn_gone(c);
     }
-}
-
-/* A drain closes what is idle, but a request may have arrived that nobody has
- * read yet. */
-static void conn_retire(struct http_conn *c)
-{
-    if (c->state == CONN_IDLE && !c->kick)
-        conn_read(c);
-    if (c->state == CONN_IDLE && !c->kick)
-        conn_gone(c);
 }
 
 static void on_tick(void *user)
@@ -746,12 +750,9 @@ static void on_tick(void *user)
     uint64_t now = clock_mono_us();
 
     server_enter(s);
-    for (struct http_conn *c = s->conns; c; c = c->next) {
+    for (struct http_conn *c = s->conns; c; c = c->next)
         if (c->state != CONN_DEAD)
             conn_sweep(c, now);
-        if (s->draining)
-            conn_retire(c);
-    }
     if (s->listeners_paused && !s->closed)
         listeners_arm(s, false);
     if (s->draining && s->drain_done && s->n_conns == s->n_linger && !s->closed) {
@@ -781,6 +782,12 @@ static void fill_limits(struct http_limits *l)
     DEFAULT(high_water, 256u << 10);
     DEFAULT(low_water, 64u << 10);
 #undef DEFAULT
+}
+
+void http_server_set_limits(struct http_server *s, const struct http_limits *limits)
+{
+    s->config.limits = *limits;
+    fill_limits(&s->config.limits);
 }
 
 int http_server_open(struct loop *l, const struct http_config *config, struct http_server **ret,
@@ -861,14 +868,30 @@ int http_server_adopt(struct http_server *s, int fd, struct err *err)
     return conn_new(s, fd) ? 0 : err_set(err, -ENOMEM, "HTTP server: cannot take connection %d", fd);
 }
 
-void http_server_drain(struct http_server *s, void (*done)(void *user), void *user)
+/* Idle ones end with their grace at the latest. */
+static void shorten_idle(struct http_server *s)
+{
+    uint64_t now = clock_mono_us();
+
+    for (struct http_conn *c = s->conns; c; c = c->next) {
+        uint64_t end = now + s->grace_us * (c->asked ? 1 : HTTP_FRESH_GRACE);
+
+        if (c->state == CONN_IDLE && (c->deadline_us > end || !s->grace_us))
+            c->deadline_us = s->grace_us ? end : 0;
+    }
+}
+
+void http_server_drain(struct http_server *s, uint64_t grace_us, void (*done)(void *user),
+                       void *user)
 {
     if (s->draining)
         return;
     s->draining = true;
+    s->grace_us = grace_us;
     s->drain_done = done;
     s->drain_user = user;
     close_listeners(s);
+    shorten_idle(s);
     loop_timer_set(s->tick, 0);
 }
 

@@ -134,10 +134,21 @@ int http_server_listen(struct http_server *s, int fd, struct err *err);
 /* Takes over a connected socket as if it had been accepted; on failure it is
  * closed. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
-/* Takes nothing new: listeners are closed, idle connections too; requests in
- * work go on and their connections close behind them. `done` is called (later,
- * from the loop) once no request is left. */
-void http_server_drain(struct http_server *s, void (*done)(void *user), void *user);
+/* Other limits, in connections that are open too: for each head, body and idle
+ * time that begins from now on. What has begun keeps its deadline, and a body
+ * its size. */
+void http_server_set_limits(struct http_server *s, const struct http_limits *limits);
+/* Accepts nothing more: listeners are closed at once (what waits in a shared
+ * socket's queue is for whoever shares it). Every request that comes or runs on
+ * an open connection is answered, with "Connection: close" if its head is not
+ * out yet, and its connection is closed behind it. A kept connection that was
+ * not told so may bring another request for grace_us, from the drain's
+ * beginning or from the end of its last answer; one that has not asked anything
+ * yet for HTTP_FRESH_GRACE times as long, since its client is about to. `done`
+ * is called (later, from the loop) once no connection is left. */
+enum { HTTP_FRESH_GRACE = 5 };
+void http_server_drain(struct http_server *s, uint64_t grace_us, void (*done)(void *user),
+                       void *user);
 size_t http_server_conns(const struct http_server *s);
 size_t http_server_active(const struct http_server *s);     /* requests in work */
 

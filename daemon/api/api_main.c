@@ -17,7 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TICK_MIN_US = 20000, TICK_MAX_US = 1000000 };
+/* GRACE_US: for the next request of a kept connection once the drain has begun. */
+enum { GRACE_US = 1000000, TICK_MIN_US = 20000, TICK_MAX_US = 1000000 };
 
 struct process {
     struct api api;
@@ -94,8 +95,10 @@ static void on_drain(uint64_t limit_ms, void *user)
 {
     struct process *p = user;
 
+    uint64_t grace_us = limit_ms / 2 * 1000;
+
     log_info("draining: %zu requests run", http_server_active(p->api.server));
-    http_server_drain(p->api.server, on_drained, p);
+    http_server_drain(p->api.server, grace_us < GRACE_US ? grace_us : GRACE_US, on_drained, p);
 }
 
 static void on_models(const cJSON *models, void *user)

@@ -390,6 +390,6 @@ void controller_drain(struct controller *c, void (*done)(void *user), void *user
     c->drained_user = user;
     c->draining = 2;
     streams_end(c);
-    http_server_drain(c->unix_door.server, on_drained, c);
-    http_server_drain(c->tcp_door.server, on_drained, c);
+    http_server_drain(c->unix_door.server, 0, on_drained, c);
+    http_server_drain(c->tcp_door.server, 0, on_drained, c);
 }

@@ -156,7 +156,7 @@ void worker_leave_when_done(struct worker *w)
     if (w->phase != WORKER_DRAINING || w->leaving || w->n_jobs)
         return;
     w->leaving = true;
-    http_server_drain(w->server, drained, w);
+    http_server_drain(w->server, 0, drained, w);
 }
 
 /* While streams run the sockets stay open and new requests hear a 503. */

@@ -101,7 +101,7 @@ static void ends_others(struct http_request *req, void *user)
 
 static void drains(struct http_request *req, void *user)
 {
-    http_server_drain(server, NULL, NULL);
+    http_server_drain(server, 0, NULL, NULL);
     http_reply(req, 200, NULL, "last", 4);
 }
 
@@ -940,7 +940,7 @@ Test(http_server, a_drain_finishes_what_runs_and_takes_nothing_new)
 
     wait_for(n_held == 1 && has(idle, "hello") && http_server_conns(server) == 3);
     turn(1000);
-    http_server_drain(server, on_drained, NULL);
+    http_server_drain(server, 0, on_drained, NULL);
     cr_expect(not(drained_all));
     wait_for(idle->eof);
     cr_expect(eq(int, address_connect(&tcp, &fd, NULL), -ECONNREFUSED));
@@ -958,9 +958,131 @@ Test(http_server, a_drain_finishes_what_runs_and_takes_nothing_new)
 
 Test(http_server, a_drain_with_nothing_to_do_is_done_from_the_loop)
 {
-    http_server_drain(server, on_drained, NULL);
+    http_server_drain(server, 0, on_drained, NULL);
     cr_expect(not(drained_all));
     wait_for(drained_all);
+}
+
+enum { LONG_US = 600000000, SHORT_US = 1000 };
+
+Test(http_server, a_drain_with_grace_answers_what_still_comes_on_open_connections)
+{
+    struct client *kept = asks(GET("/hello")), *fresh = client_open(), *partial = asks("GET /hello HT");
+
+    wait_for(has(kept, "hello") && http_server_conns(server) == 3);
+    http_server_drain(server, LONG_US, on_drained, NULL);
+    for (int i = 0; i < 10; i++)
+        turn(1000);
+    cr_expect(zero(int, kept->eof + fresh->eof + drained_all));
+    cr_expect(zero(sz, count_of(kept, "Connection: close")));
+    client_says(kept, GET("/show"));
+    client_says(fresh, GET("/hello"));
+    client_says(partial, "TP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(kept->eof && fresh->eof && partial->eof);
+    cr_expect(eq(str, (char *)statuses(kept), "200 200"));
+    cr_expect(eq(str, (char *)statuses(fresh), "200"));
+    cr_expect(eq(str, (char *)statuses(partial), "200"));
+    cr_expect(eq(sz, count_of(kept, "Connection: close"), 1));
+    cr_expect(eq(sz, count_of(fresh, "Connection: close"), 1));
+    cr_expect(zero(int, kept->error + fresh->error + partial->error));
+    wait_for(drained_all);
+}
+
+/* Its head went out before the drain and promised that the connection stays. */
+Test(http_server, a_drain_keeps_the_promise_of_a_stream_that_ends_in_it)
+{
+    struct client *c = asks(GET("/stream")), *pipelined = asks(GET("/stream") GET("/hello"));
+
+    wait_for(n_held == 2);
+    http_server_drain(server, LONG_US, on_drained, NULL);
+    http_stream_end(held[0]);
+    http_stream_end(held[1]);
+    wait_for(has(c, "0\r\n\r\n") && pipelined->eof);
+    cr_expect(eq(str, (char *)statuses(pipelined), "200 200"));
+    cr_expect(zero(int, c->eof + drained_all));
+    client_says(c, GET("/hello"));
+    wait_for(c->eof);
+    cr_expect(eq(str, (char *)statuses(c), "200 200"));
+    cr_expect(eq(sz, count_of(c, "Connection: close"), 1));
+    wait_for(drained_all);
+}
+
+Test(http_server, a_grace_has_an_end)
+{
+    struct client *kept = asks(GET("/hello")), *fresh = client_open(), *late = asks(GET("/stream"));
+
+    wait_for(has(kept, "hello") && http_server_conns(server) == 3 && n_held == 1);
+    http_server_drain(server, SHORT_US, on_drained, NULL);
+    wait_for(kept->eof && fresh->eof);
+    cr_expect(zero(int, kept->error + fresh->error));
+    cr_expect(zero(int, late->eof + drained_all));
+    http_stream_end(held[0]);
+    wait_for(late->eof);
+    cr_expect(zero(int, late->error));
+    wait_for(drained_all);
+}
+
+/* As when a new process takes over from one that drains. */
+Test(http_server, a_shared_socket_refuses_nobody_while_its_first_user_drains)
+{
+    struct client *queued[40];
+    struct http_server *second;
+    struct address local;
+    int fd, again;
+
+    cr_assert(zero(int, address_parse("127.0.0.1:0", &local, &err)));
+    cr_assert(zero(int, address_listen(&local, 1024, 0, (gid_t)-1, &fd, &err)));
+    cr_assert(zero(int, address_local(fd, &tcp, &err)));
+    again = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    cr_assert(zero(int, http_server_listen(server, fd, &err)));
+    for (int i = 0; i < 40; i++) {          /* nobody turns the loop: they wait in the queue */
+        queued[i] = i % 2 ? client_open() : asks(GET("/hello"));
+        if (i == 20)
+            http_server_drain(server, LONG_US, on_drained, NULL);
+    }
+    wait_for(drained_all);
+    cr_assert(zero(int, http_server_open(loop, &config, &second, &err)));
+    cr_assert(zero(int, http_server_listen(second, again, &err)));
+    for (int i = 1; i < 40; i += 2)
+        client_says(queued[i], GET("/hello"));
+    for (int i = 0; i < 40; i++) {
+        wait_for(has(queued[i], "hello"));
+        cr_expect(eq(str, (char *)statuses(queued[i]), "200"));
+    }
+    http_server_close(second);
+}
+
+/* ---- other limits while it runs ---- */
+
+Test(http_server, new_limits_count_for_what_begins_from_then_on)
+{
+    const struct http_limits tight = { .max_conns = 2, .header_bytes = 200, .body_bytes = 4 };
+    struct client *reading = asks(POST("/echo", "Content-Length: 8\r\n", "1234")), *kept = asks(GET("/hello")), *more;
+
+    wait_for(has(kept, "hello") && http_server_conns(server) == 2);
+    turn(1000);
+    http_server_set_limits(server, &tight);
+    client_says(reading, "5678");
+    wait_for(has(reading, "12345678"));
+    client_says(kept, POST("/echo", "Content-Length: 5\r\n", "12345"));
+    wait_for(kept->eof);
+    cr_expect(eq(str, (char *)statuses(kept), "200 413"));
+    wait_for(http_server_conns(server) == 1);
+    client_says(reading, "GET /hello HTTP/1.1\r\nHost: x\r\nX-Long: ");
+    for (int i = 0; i < 20; i++)
+        client_says(reading, "0123456789");
+    wait_for(reading->eof);
+    cr_expect(eq(str, (char *)statuses(reading), "200 431"));
+    wait_for(http_server_conns(server) == 0);
+    kept = asks(GET("/later"));
+    reading = asks(GET("/later"));
+    wait_for(n_held == 2);
+    more = client_open();
+    wait_for(more->eof);
+    cr_expect(eq(str, (char *)statuses(more), "503"));
+    http_server_set_limits(server, &config.limits);
+    more = asks(GET("/hello"));
+    wait_for(has(more, "hello"));
 }
 
 /* ---- other ways in ---- */
