@@ -116,7 +116,8 @@ static int on_trial_end(sd_event_source *source, const siginfo_t *si, void *user
     char words[WORDS], why[WORDS + 64];
     struct err err = { 0 };
 
-    u->pid = 0;                 /* sd-event reaps it */
+    waitpid(u->pid, NULL, 0);   /* sd-event would do it after us, and there may be no after */
+    u->pid = 0;
     if (si->si_code == CLD_EXITED && si->si_status == 0) {
         upgrade_free(STEAL(s->upgrade));
         fleet_drop_heirs(s);

@@ -49,8 +49,9 @@ struct peer {
 struct registrar {
     struct worker *worker;
     uint64_t beat_others_us;
+    bool tried;                 /* the first controller was asked once */
     size_t n;
-    struct peer peers[];
+    struct peer peers[];        /* the service's own is the first */
 };
 
 DEFINE_CLEANUP(struct registrar *, registrar_close)
@@ -89,6 +90,17 @@ static void back_off(struct peer *p)
     stop_watch(p);
     p->joined = false;
     loop_timer_set(p->timer, ms * (750 + id_random_u64() % 500));
+}
+
+/* Whether it worked or not: the worker has done what it could to be found. */
+static void note_try(struct peer *p)
+{
+    struct registrar *r = p->registrar;
+
+    if (r->tried || p != &r->peers[0])
+        return;
+    r->tried = true;
+    worker_announce(r->worker);
 }
 
 static void on_head(struct http_call *c, int status, void *user)
@@ -222,11 +234,13 @@ static void on_registered(struct http_call *c, const struct http_call_result *re
 
     if (!answered(p, result)) {
         back_off(p);
+        note_try(p);
         return;
     }
     p->joined = true;
     p->ours = is_ours(&p->reply);
     stop_watch(p);
+    note_try(p);
     if (p->ours && start_watch(p) < 0)
         return;
     say_joined(p);
@@ -266,7 +280,8 @@ static void send_registration(struct peer *p)
     json_kbool(&w, "multimodal", false);
     write_ours(p->registrar->worker, &w);
     json_close(&w, '}');
-    post_call(p, "/register_worker", &body, on_registered);
+    if (post_call(p, "/register_worker", &body, on_registered) < 0)
+        note_try(p);
 }
 
 /* ---- heartbeats ---- */
@@ -389,6 +404,8 @@ void registrar_start(struct registrar *r)
 {
     for (size_t i = 0; i < r->n; i++)
         loop_timer_set(r->peers[i].timer, 0);
+    if (r->n == 0)
+        worker_announce(r->worker);
 }
 
 /* A peer with a call under way, or that waits for its next try, comes to it by

@@ -18,7 +18,8 @@ struct worker;
 
 /* Does nothing until registrar_start(). -EINVAL for an address that is none. */
 int registrar_open(struct worker *w, struct registrar **ret, struct err *err);
-/* Once the model is ready. */
+/* Once the model is ready. worker_announce() follows when the first controller
+ * has been asked, so that whoever hears of the worker finds it there. */
 void registrar_start(struct registrar *r);
 /* After names or queue have changed: registers again everywhere, without being
  * taken out in between. Between start and leave. */

@@ -280,8 +280,13 @@ static void load_done(struct worker *w)
     log_notice("ready: %s on %s, context %u, %u at once", info->model, info->backend, info->context_length,
                w->set.parallel);
     w->phase = WORKER_READY;
-    child_state(w->child, "ready", NULL);
     registrar_start(w->registrar);
+}
+
+void worker_announce(struct worker *w)
+{
+    if (w->phase == WORKER_READY)
+        child_state(w->child, "ready", NULL);
 }
 
 static void on_wake(struct loop_io *io, uint32_t events)

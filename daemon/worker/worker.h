@@ -93,6 +93,8 @@ bool worker_alive(struct worker *w, uint64_t *seen, uint64_t *ret_busy_ms);
 const char *worker_refusal(const struct worker *w);
 /* Ends a worker that drains once it has no job; else nothing. */
 void worker_leave_when_done(struct worker *w);
+/* The supervisor hears that it is ready. */
+void worker_announce(struct worker *w);
 /* Tokenising megabytes stops the loop for seconds, so a text of many bytes that
  * can not fit is refused without: the fewest tokens that so many bytes can
  * become when that is more than the context holds, else 0. */
