@@ -314,7 +314,7 @@ static void read_all(struct reader *r, const cJSON *tree)
     list = get_list(r, tree, "peers");
     cJSON_ArrayForEach(item, list) {
         if (!cJSON_IsNumber(item))
-            r->bad = true;
+            r->bad = err_set(r->err, -EINVAL, "'peers' must hold descriptors") < 0;
         else if (r->s && !r->bad && fcntl(item->valueint, F_SETFD, FD_CLOEXEC) == 0)
             admin_adopt(r->s->admin, item->valueint, r->err);
     }

@@ -339,6 +339,7 @@ static int take_over(struct supervisor *s, struct err *err)
     if (r)
         return r;
     log_event(LOG_NOTICE, "upgrade", NULL, "this is fastchatd %s now; the processes follow one by one", FASTCHAT_VERSION);
+    s->reloading = true;        /* the image before said RELOADING=1 */
     fleet_outdate(s);
     return fleet_fit(s, err);
 }

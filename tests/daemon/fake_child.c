@@ -16,11 +16,13 @@
 #include "ipc/loop.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char behaviour[64];
@@ -49,6 +51,14 @@ static void models(const cJSON *tree, void *user)
 
     log_info("models %s", text);
     free(text);
+}
+
+static int reload(const cJSON *settings, void *user, struct err *err)
+{
+    if (is("picky"))
+        return err_set(err, -EINVAL, "not these");
+    log_info("reloads");
+    return 0;
 }
 
 static bool alive(uint64_t *busy_ms, void *user)
@@ -109,6 +119,8 @@ static void after_ready(void)
         send_raw("garbage!");
     if (is("strange"))
         control_send_json(CONTROL_FD, CONTROL_STOP, "{}");
+    if (is("want"))
+        child_want(child, "ready.lazy");
     if (is("badjson"))
         control_send_json(CONTROL_FD, CONTROL_HEARTBEAT, "{\"busy_ms\":");
     if (is("badbusy"))
@@ -148,7 +160,7 @@ static void report(const char *role)
 int main(int argc, char **argv)
 {
     static char role[160];
-    struct child_ops ops = { .drain = drain, .models = models, .alive = alive, .stats = stats };
+    struct child_ops ops = { .drain = drain, .models = models, .reload = reload, .alive = alive, .stats = stats };
     bool worker = argc > 2;
     const char *name = worker ? argv[1] : getenv(strcmp(argv[1], "api") == 0 ? "FAKE_API" : "FAKE_CONTROLLER");
     struct err err = { 0 };
@@ -171,6 +183,8 @@ int main(int argc, char **argv)
         return EXIT_FAILED;
     }
     report(role);
+    if (is("once") && mkdir(getenv("FAKE_ONCE"), 0700) < 0)
+        return EXIT_FAILED;
     if (is("fail")) {
         child_state(child, "failed", "the model is no model");
         return number;

@@ -261,15 +261,3 @@ Test(supervisor, systemd_hears_of_readiness_state_and_end)
     service_free(&s);
     close(fd);
 }
-
-Test(supervisor, a_hangup_is_one_line_and_no_end)
-{
-    struct service s;
-
-    service_start(&s, SERVICE("", WORKER("ready")));
-    service_up(&s, NULL);
-    kill(s.pid, SIGHUP);
-    service_wait(&s, "SIGHUP: the configuration is only read at the start");
-    cr_expect(eq(int, service_stop(&s), 0));
-    service_free(&s);
-}

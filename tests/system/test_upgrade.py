@@ -1,0 +1,320 @@
+"""A new program in place of the one that runs, sockets that outlive a crash, and what systemd is told."""
+import array
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, together, until
+
+FOLDER = scratch()
+N_STREAMS = 200
+# 200 ticks in four seconds or more: an upgrade happens meanwhile.
+PLAY = script_file(FOLDER, "play", rules=[{"match": "go on", "play": [{"repeat": 200, "play": ["tick ", {"wait_ms": 20}]}]}], play=["short"])
+MODEL = scripted("m", PLAY, "parallel = 256; queue = 300;")
+
+
+def pids(s):
+    return {(c["role"], c.get("model"), c.get("replica")): c["pid"] for c in s.children() if not c.get("change")}
+
+
+def programs():
+    """The daemon's programs in a folder of their own, to be exchanged."""
+    folder = scratch()
+    for name in ("fastchatd", "fastchat-worker"):
+        shutil.copy2(os.path.join(BUILD, name), folder)
+    return folder
+
+
+def exchange(folder, name, text=None):
+    """Another file under that name, as a package manager would put it there: the same program, or a script."""
+    new = os.path.join(folder, name + ".new")
+    if text is None:
+        shutil.copy2(os.path.join(BUILD, name), new)
+    else:
+        with open(new, "w", encoding="utf-8") as f:
+            f.write(text)
+        os.chmod(new, 0o755)
+    os.rename(new, os.path.join(folder, name))
+
+
+class Knocker:
+    """A client that connects every millisecond and asks for a word on each connection."""
+
+    def __init__(self, port):
+        self.port, self.n, self.errors, self.stopped = port, 0, [], threading.Event()
+        self.threads = [threading.Thread(target=self.knock, daemon=True) for _ in range(2)]
+        for t in self.threads:
+            t.start()
+
+    def knock(self):
+        while not self.stopped.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=CEILING) as c:
+                    c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    got = b""
+                    while chunk := c.recv(4096):
+                        got += chunk
+                if not got.startswith(b"HTTP/1.1 200"):
+                    self.errors.append(got[:200])
+                self.n += 1
+            except OSError as e:
+                self.errors.append(e)
+            time.sleep(0.001)
+
+    def done(self):
+        self.stopped.set()
+        for t in self.threads:
+            t.join(CEILING)
+        assert not self.errors, (len(self.errors), self.n, self.errors[:3])
+        assert self.n > 100, self.n
+
+
+def streams(s, act, n=N_STREAMS):
+    """Runs n streams, does `act` once all have begun, and checks every word of them."""
+    begun = threading.Barrier(n + 1)
+
+    def one(i):
+        if i == n:
+            begun.wait(CEILING)
+            act()
+            return
+        with s.stream("go on") as r:
+            first = r.readline()
+            begun.wait(CEILING)
+            text = first + r.read()
+        assert text.count(b"tick ") == 200 and text.rstrip().endswith(b"data: [DONE]"), text[-300:]
+    together(n + 1, one)
+
+
+def test_an_upgrade_loses_no_stream_and_refuses_no_connection():
+    with Service(models=MODEL, programs=programs()) as s:
+        before, knocker = pids(s), Knocker(s.port)
+
+        def act():
+            exchange(s.programs, "fastchatd")
+            exchange(s.programs, "fastchat-worker")
+            code, text = s.command("upgrade")
+            assert code == 0 and "the service runs fastchatd" in text, text
+            after = pids(s)
+            assert set(after) == set(before) and all(after[k] != before[k] for k in after)
+        streams(s, act)
+        knocker.done()
+        assert s.process.poll() is None
+        assert s.answer("x") == "short"
+        until("the old processes are gone", lambda: not any(c.get("change") for c in s.children()) and len(s.children()) == len(before))
+        assert "Z" not in s.processes().values()
+
+
+def test_an_upgrade_after_the_other_loses_nothing():
+    with Service(models=MODEL, programs=programs()) as s:
+        knocker, fds = Knocker(s.port), None
+
+        def act():
+            nonlocal fds
+            for _ in range(4):
+                assert s.command("upgrade")[0] == 0
+                fds = fds or s.descriptors(s.process.pid)
+        streams(s, act, 20)
+        knocker.done()
+        until("the old processes are gone", lambda: not any(c.get("change") for c in s.children()))
+        until("no descriptor is left over", lambda: s.descriptors(s.process.pid) <= fds)
+        assert s.stop() == 0
+
+
+def test_a_program_that_can_not_start_changes_nothing():
+    with Service(models=MODEL, programs=programs()) as s:
+        before = pids(s)
+
+        def act():
+            for text, want in (("#!/bin/sh\necho too new for this machine >&2\nexit 3\n", "too new for this machine"),
+                               ("this is no program", "fastchatd"), ("#!/bin/sh\nkill -SEGV $$\n", "signal 11")):
+                exchange(s.programs, "fastchatd", text)
+                code, said = s.command("upgrade")
+                assert code == 1 and want in said, said
+            os.unlink(os.path.join(s.programs, "fastchatd"))
+            code, said = s.command("upgrade")
+            assert code == 1 and "No such file" in said, said
+            assert pids(s) == before
+        streams(s, act, 20)
+        assert s.answer("x") == "short" and pids(s) == before
+        exchange(s.programs, "fastchatd")
+        assert s.command("upgrade")[0] == 0
+        assert s.answer("x") == "short"
+
+
+def test_a_worker_program_that_can_not_start_leaves_the_old_worker():
+    with Service(models=MODEL, programs=programs(), supervisor="restart_budget = 1; restart_delay_ms = 1;") as s:
+        before = pids(s)
+        exchange(s.programs, "fastchat-worker", "#!/bin/sh\nexit 3\n")
+        s.command("upgrade")
+        assert s.answer("x") == "short"
+        after = pids(s)
+        assert after[("worker", "m", 0)] == before[("worker", "m", 0)] and after[("api", None, None)] != before[("api", None, None)]
+        exchange(s.programs, "fastchat-worker")
+        assert s.command("upgrade")[0] == 0
+        assert pids(s)[("worker", "m", 0)] != before[("worker", "m", 0)]
+
+
+def test_a_wrong_configuration_stops_an_upgrade_before_it_begins():
+    with Service(models=MODEL, programs=programs()) as s:
+        before = pids(s)
+        s.configure(models="nonsense")
+        code, text = s.command("upgrade")
+        assert code == 1 and "syntax error" in text, text
+        assert pids(s) == before and s.answer("x") == "short"
+
+
+def test_an_upgrade_takes_the_configuration_of_now():
+    with Service(models=MODEL, programs=programs()) as s:
+        s.configure(models=MODEL + "," + scripted("n", PLAY))
+        assert s.command("upgrade")[0] == 0
+        assert s.answer("x", model="n") == "short"
+        s.configure(models=scripted("n", PLAY))
+        s.process.send_signal(signal.SIGUSR2)
+        until("the other one is gone", lambda: s.chat("x")[0] == 404)
+        assert s.answer("x", model="n") == "short"
+
+
+def test_a_child_that_dies_during_an_upgrade_comes_back():
+    with Service(models=MODEL, programs=programs()) as s:
+        for _ in range(5):
+            s.process.send_signal(signal.SIGUSR2)
+            for c in s.children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(c["pid"], signal.SIGKILL)
+            until("all is well", lambda: [c["state"] for c in s.children() if not c.get("change")] == ["ready"] * 3)
+            until("it answers", lambda: s.chat("x")[0] == 200)
+
+
+# --- systemd, played by the test
+
+class Systemd:
+    """What the service says to $NOTIFY_SOCKET, and the descriptors that it stores."""
+
+    def __init__(self):
+        self.path = os.path.join(scratch(), "notify")
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(self.path)
+        self.said, self.stored = [], {}
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        while True:
+            data, control, _, _ = self.sock.recvmsg(65536, socket.CMSG_SPACE(64))
+            lines = data.decode().split("\n")
+            fds = array.array("i")
+            for level, kind, content in control:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds.frombytes(content[:len(content) - len(content) % fds.itemsize])
+            name = next((x[7:] for x in lines if x.startswith("FDNAME=")), None)
+            if "FDSTORE=1" in lines:
+                self.stored[name] = fds[0]
+            if "FDSTOREREMOVE=1" in lines:
+                os.close(self.stored.pop(name))
+            self.said += lines
+
+    def heard(self, text):
+        until(f"systemd hears {text}", lambda: any(x.startswith(text) for x in list(self.said)))
+        del self.said[:]
+
+
+def service_with(systemd, **kw):
+    return Service(env={"NOTIFY_SOCKET": systemd.path, **kw.pop("env", {})}, **kw)
+
+
+def restart(s, systemd):
+    """As systemd would: the stored descriptors come along."""
+    names = list(systemd.stored)
+    fds = [systemd.stored[n] for n in names]
+
+    def place():
+        for i, fd in enumerate(fds):
+            os.dup2(fd, 100 + i)
+        for i in range(len(fds)):
+            os.dup2(100 + i, 3 + i)
+            os.close(100 + i)
+        os.environ["LISTEN_PID"] = str(os.getpid())
+    shell = 'export LISTEN_PID=$$; exec "$0" -c "$1"'
+    with open(s.log_path, "ab") as log:
+        s.process = subprocess.Popen(["/bin/sh", "-c", shell, os.path.join(s.programs, "fastchatd"), s.config], stdin=subprocess.DEVNULL, stdout=log,
+                                     stderr=log, cwd=s.dir, preexec_fn=place, pass_fds=range(3, 3 + len(fds)),
+                                     env=dict(s.env, LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(names)))
+
+
+def test_systemd_hears_of_start_reload_upgrade_and_stop():
+    systemd = Systemd()
+    with service_with(systemd, models=MODEL, programs=programs()) as s:
+        systemd.heard("READY=1")
+        assert s.reload(models=MODEL + "," + scripted("n", PLAY))[0] == 0
+        until("the reload is told", lambda: "RELOADING=1" in systemd.said and "READY=1" in systemd.said)
+        assert systemd.said.index("RELOADING=1") < systemd.said.index("READY=1")
+        assert any(x.startswith("MONOTONIC_USEC=") for x in systemd.said)
+        until("the status is told", lambda: "STATUS=serving, 2 of 2 workers ready" in systemd.said)
+        del systemd.said[:]
+        assert s.command("upgrade")[0] == 0
+        until("the upgrade is told", lambda: "RELOADING=1" in systemd.said and "READY=1" in systemd.said)
+        s.stop()
+        systemd.heard("STOPPING=1")
+
+
+def test_the_watchdog_is_fed_also_after_an_upgrade():
+    systemd = Systemd()
+    with service_with(systemd, models=MODEL, programs=programs(), env={"WATCHDOG_USEC": "200000"}) as s:
+        systemd.heard("WATCHDOG=1")
+        assert s.command("upgrade")[0] == 0
+        del systemd.said[:]
+        systemd.heard("WATCHDOG=1")
+
+
+def test_a_crash_refuses_no_connection():
+    systemd = Systemd()
+    with service_with(systemd, models=MODEL) as s:
+        assert f"tcp-127.0.0.1-{s.port}" in systemd.stored and any(n.endswith("api.sock") for n in systemd.stored), systemd.stored
+        for _ in range(3):
+            s.process.kill()
+            s.process.wait()
+            c = s.connect()
+            c.request("GET", "/health")         # is accepted, and waits
+            u = s.connect(unix=True)
+            u.request("GET", "/health")
+            restart(s, systemd)
+            assert c.getresponse().status in (200, 503) and u.getresponse().status in (200, 503)
+            s.wait_ready()
+            assert s.answer("x") == "short" and s.answer("x", unix=True) == "short"
+            assert f"listening on 127.0.0.1:{s.port}" in s.log()
+
+
+def test_a_restart_refuses_no_connection():
+    systemd = Systemd()
+    with service_with(systemd, models=MODEL) as s:
+        assert s.stop() == 0
+        c = s.connect()
+        c.request("GET", "/health")
+        restart(s, systemd)
+        assert c.getresponse().status in (200, 503)
+        s.wait_ready()
+        assert s.answer("x", unix=True) == "short"
+
+
+def test_an_address_that_is_not_configured_any_more_leaves_the_store():
+    systemd = Systemd()
+    path = os.path.join(scratch(), "more.sock")
+    with service_with(systemd, models=MODEL) as s:
+        assert s.reload(models=MODEL, listen=f', {{ address = "unix:{path}"; }}')[0] == 0
+        until("it is stored", lambda: any(n.endswith("more.sock") for n in systemd.stored))
+        assert s.reload(models=MODEL)[0] == 0
+        until("it is stored no more", lambda: not any(n.endswith("more.sock") for n in systemd.stored))
+        s.process.kill()
+        s.process.wait()
+        s.configure(models=MODEL, controller="")
+        restart(s, systemd)
+        s.wait_ready()
+        assert s.answer("x") == "short"
+
+
+run(globals())
