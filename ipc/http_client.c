@@ -29,7 +29,7 @@ struct http_client {
     CURLM *multi;
     struct loop_timer *timer;   /* libcurl's */
     struct loop_timer *sweep;   /* silence; 0 when something is to be settled */
-    struct http_call *calls;
+    struct http_call *calls, *last_call;    /* in order of their start */
     size_t n_timed;             /* calls with silence_us */
     unsigned depth;             /* libcurl is on the stack */
     bool unsettled;
@@ -43,6 +43,7 @@ struct http_call {
     struct http_call_spec spec;         /* its pointers other than the callbacks are not ours */
     uint64_t last_byte_us;
     bool has_head, connected, cancelled, ending;
+    bool late;                          /* libcurl does not have it yet */
     bool paused, wants_pause;           /* as libcurl has it; as it should be */
     char text[CURL_ERROR_SIZE];
 };
@@ -65,6 +66,8 @@ static void call_free(struct http_call *call)
         c->calls = call->next;
     if (call->next)
         call->next->prev = call->prev;
+    else
+        c->last_call = call->prev;
     c->n_timed -= call->spec.silence_us != 0;
     curl_multi_remove_handle(c->multi, call->easy);
     curl_easy_cleanup(call->easy);
@@ -142,14 +145,30 @@ static void finish_done(struct http_client *c)
     }
 }
 
+/* Hands libcurl the calls that were started inside its callbacks; returns one
+ * that it does not take. */
+static struct http_call *add_late(struct http_client *c)
+{
+    for (struct http_call *call = c->calls; call; call = call->next) {
+        if (!call->late || call->cancelled)
+            continue;
+        call->late = false;
+        if (curl_multi_add_handle(c->multi, call->easy) != CURLM_OK)
+            return call;
+    }
+    return NULL;
+}
+
 /* Does what was asked for while libcurl could not be touched. Pausing and
  * resuming call back, and what is asked for then waits for the next round. */
 static void settle(struct http_client *c)
 {
     while (c->unsettled) {
-        struct http_call *next;
+        struct http_call *next, *refused;
 
         c->unsettled = false;
+        while ((refused = add_late(c)))
+            call_finish(refused, -ENOMEM, "no memory for the call");
         c->depth++;
         for (struct http_call *call = c->calls; call; call = call->next) {
             if (call->cancelled || call->paused == call->wants_pause)
@@ -442,7 +461,8 @@ int http_call_start(struct http_client *c, const struct http_call_spec *spec, st
     fine = call->easy && set_headers(call, spec->headers);
     if (fine)
         r = set_request(call, spec);
-    if (r == CURLE_OK && curl_multi_add_handle(c->multi, call->easy) != CURLM_OK)
+    call->late = c->depth > 0;
+    if (r == CURLE_OK && !call->late && curl_multi_add_handle(c->multi, call->easy) != CURLM_OK)
         r = CURLE_OUT_OF_MEMORY;
     if (r != CURLE_OK) {
         curl_easy_cleanup(call->easy);
@@ -451,10 +471,13 @@ int http_call_start(struct http_client *c, const struct http_call_spec *spec, st
         return fine ? err_set(err, -EINVAL, "%s: %s", spec->url, curl_easy_strerror(r))
                     : err_set(err, -EINVAL, "%s: a header that cannot be sent", spec->url);
     }
-    call->next = c->calls;
-    if (call->next)
-        call->next->prev = call;
-    c->calls = call;
+    call->prev = c->last_call;
+    if (call->prev)
+        call->prev->next = call;
+    else
+        c->calls = call;
+    c->last_call = call;
+    c->unsettled = c->unsettled || call->late;
     if (spec->silence_us && c->n_timed++ == 0)
         loop_timer_set(c->sweep, SWEEP_US);
     *ret = call;

@@ -260,6 +260,50 @@ Test(http_client, on_done_may_cancel_others_and_start_anew)
     cr_expect(not(chain[1].done));
 }
 
+enum { STARTED = 30 };
+static struct call started[STARTED];
+
+static void starting_data(struct http_call *c, const char *data, size_t len, void *user)
+{
+    for (int i = 0; i < STARTED; i++) {
+        char to[96];
+
+        snprintf(to, sizeof to, "%s?%d", url[2], i);
+        start(&started[i], to);
+        if (i == 7)
+            http_call_pause(started[i].call, true);
+        if (i % 10 == 9)
+            http_call_cancel(started[i].call);      /* before anybody could hear of it */
+    }
+    http_call_cancel(c);
+}
+
+Test(http_client, on_data_may_start_calls_and_they_set_out_in_order)
+{
+    struct http_call_spec spec = { .url = url[1], .on_data = starting_data };
+    struct http_call *call;
+    int at = 0;
+
+    cr_assert(zero(int, http_call_start(client, &spec, &call, &err)));
+    wait_for(n_held == 1);
+    http_stream_write(held[0], "go", 2);
+    wait_for(n_held == 1 + STARTED - STARTED / 10);
+    for (int i = 0; i < STARTED; i++) {
+        if (i % 10 == 9)
+            continue;
+        at++;
+        cr_expect(eq(int, atoi(held[at]->query), i));
+        http_reply(held[at], 200, NULL, "ok", 2);
+    }
+    http_call_pause(started[7].call, false);
+    for (int i = 0; i < STARTED; i++)
+        if (i % 10 != 9)
+            wait_for(started[i].done);
+    cr_expect(eq(str, (char *)buf_str(&started[7].data), "ok"));
+    for (int i = 0; i < STARTED; i++)
+        buf_fini(&started[i].data);
+}
+
 static void fill(struct http_request *req)
 {
     static char piece[65536];
