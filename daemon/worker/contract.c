@@ -125,7 +125,7 @@ static cJSON *read_body(struct http_request *req)
 
 static bool refused(struct http_request *req, const struct worker *w)
 {
-    const char *why = worker_refusal(w);
+    const char *why = worker_refusal(w, NULL);
 
     if (why)
         reply_busy(req, why);

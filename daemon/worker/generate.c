@@ -55,10 +55,10 @@ static void reply_error(struct http_request *req, int status, const char *type, 
     reply_buf(req, status, &body);
 }
 
-static void reply_busy(struct http_request *req, const char *message)
+static void reply_busy(struct http_request *req, const char *code, const char *message)
 {
     http_add_header(req, "Retry-After", "1");
-    reply_error(req, 503, "overloaded_error", NULL, "overloaded", message);
+    reply_error(req, 503, "overloaded_error", NULL, code, message);
 }
 
 /* ---- reading ---- */
@@ -492,7 +492,7 @@ static void start(struct reading *rd)
     int r;
 
     if (!g) {
-        reply_busy(rd->req, "out of memory");
+        reply_busy(rd->req, "overloaded", "out of memory");
         return;
     }
     g->job.event = generation_event;
@@ -504,9 +504,9 @@ static void start(struct reading *rd)
         return;
     free(g);
     if (r == JOB_BUSY)
-        reply_busy(rd->req, "the model's queue is full");
+        reply_busy(rd->req, "overloaded", "the model's queue is full");
     else if (r == -ENOMEM)
-        reply_busy(rd->req, err_text(&rd->err));
+        reply_busy(rd->req, "overloaded", err_text(&rd->err));
     else
         reply_error(rd->req, 400, "invalid_request_error", NULL, NULL, err_text(&rd->err));
 }
@@ -516,11 +516,11 @@ void generate_handle(struct http_request *req, void *user)
     CLEANUP(json_delete) cJSON *body = NULL;
     struct engine_request er = { 0 };
     struct reading rd = { .w = user, .req = req, .er = &er };
-    const char *why = worker_refusal(rd.w), *request_id = "-";
+    const char *code, *why = worker_refusal(rd.w, &code), *request_id = "-";
     int r;
 
     if (why) {
-        reply_busy(req, why);
+        reply_busy(req, code, why);
         return;
     }
     r = json_parse(req->body, req->body_len, NULL, &body, &rd.err);
@@ -532,7 +532,7 @@ void generate_handle(struct http_request *req, void *user)
     if (r == 0)
         r = read_request(&rd);
     if (r == -ENOMEM) {
-        reply_busy(req, err_text(&rd.err));
+        reply_busy(req, "overloaded", err_text(&rd.err));
         return;
     }
     if (r < 0) {

@@ -58,13 +58,13 @@ uint32_t worker_queue_length(const struct worker *w)
     return w->n_jobs;
 }
 
-const char *worker_refusal(const struct worker *w)
+const char *worker_refusal(const struct worker *w, const char **ret_code)
 {
-    switch (w->phase) {
-    case WORKER_LOADING: return "the model is loading";
-    case WORKER_DRAINING: return "the model is stopping";
-    default: return NULL;
-    }
+    if (w->phase == WORKER_READY)
+        return NULL;
+    if (ret_code)
+        *ret_code = w->phase == WORKER_LOADING ? "loading" : "draining";
+    return w->phase == WORKER_LOADING ? "the model is loading" : "the model is stopping";
 }
 
 size_t worker_surely_too_long(const struct worker *w, size_t bytes)

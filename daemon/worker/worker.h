@@ -89,8 +89,8 @@ uint32_t worker_queue_length(const struct worker *w);
 /* True when the engine lives: it moved since the last call with this *seen, it
  * has nothing to do, or it said how long it would be busy. */
 bool worker_alive(struct worker *w, uint64_t *seen, uint64_t *ret_busy_ms);
-/* NULL when requests are taken, else why not. */
-const char *worker_refusal(const struct worker *w);
+/* NULL when requests are taken, else why not; *ret_code ("loading", "draining") may be NULL. */
+const char *worker_refusal(const struct worker *w, const char **ret_code);
 /* Ends a worker that drains once it has no job; else nothing. */
 void worker_leave_when_done(struct worker *w);
 /* The supervisor hears that it is ready. */
