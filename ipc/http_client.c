@@ -410,6 +410,7 @@ static CURLcode set_request(struct http_call *call, const struct http_call_spec 
     SET(CURLOPT_HTTPHEADER, call->headers);
     SET(CURLOPT_CONNECTTIMEOUT_MS, to_ms(spec->connect_us ? spec->connect_us : CONNECT_US));
     SET(CURLOPT_TIMEOUT_MS, to_ms(spec->total_us));
+    SET(CURLOPT_FRESH_CONNECT, (long)spec->fresh);
 
     SET(CURLOPT_PRIVATE, call);
     SET(CURLOPT_ERRORBUFFER, call->text);

@@ -48,6 +48,7 @@ struct http_call_spec {
     uint64_t connect_us;            /* 0: 5 s */
     uint64_t total_us;              /* whole exchange; 0: no limit */
     uint64_t silence_us;            /* longest gap without a byte from the peer, to 1 s; 0: no limit */
+    bool fresh;                     /* not over a kept connection, which may lead to an older process */
 
     void *user;
     /* The status line and headers are there; may be NULL. */

@@ -14,6 +14,7 @@
 struct api_error;
 struct catalog;
 struct chat;
+struct child;
 struct http_client;
 struct loop;
 
@@ -30,6 +31,7 @@ struct note {
 };
 
 struct api {
+    struct child *child;
     struct loop *loop;
     struct http_server *server;
     struct http_client *client;
@@ -37,11 +39,14 @@ struct api {
 
     char *controller;           /* path of its socket */
     uint64_t wait_us, ping_us;  /* 0: no limit, no pings */
+    uint64_t load_wait_us;      /* 0: nobody waits for a model */
+    bool draining;
     int64_t start_s;            /* wall clock, "created" of the models */
     uint64_t n_requests, n_failed;
 
-    struct chat *chats;         /* running */
+    struct chat *chats, **chats_end;    /* running and waiting, in order of arrival */
     size_t n_chats;
+    size_t n_waiting;           /* choices of them that wait for a worker */
     struct buf out, body;       /* scratch; `out` is empty between callbacks */
     struct upstream_scratch scratch;
 };

@@ -66,23 +66,46 @@ static int get_limits(const cJSON *settings, struct http_limits *ret, struct err
     return 0;
 }
 
-/* What may change while requests run. */
-static int take_settings(struct api *api, const cJSON *settings, struct err *err)
+/* What may change while requests run; all of it or nothing. */
+static int take_settings(struct process *p, const cJSON *settings, struct err *err)
 {
-    uint64_t wait_us = 0, ping_us = 15000000;
+    uint64_t wait_us = 0, ping_us = 15000000, load_wait_us = 300000000;
+    struct http_limits limits = { 0 };
     const cJSON *models = NULL;
+    int r;
 
-    if (get_seconds(settings, "wait_s", &wait_us, err) < 0 ||
+    if (get_limits(settings, &limits, err) < 0 ||
+        get_seconds(settings, "wait_s", &wait_us, err) < 0 ||
         get_seconds(settings, "ping_s", &ping_us, err) < 0 ||
-        json_get_array(settings, "models", &models, err) < 0 ||
-        catalog_configure(api->catalog, models, err) < 0)
+        get_seconds(settings, "load_wait_s", &load_wait_us, err) < 0 ||
+        json_get_array(settings, "models", &models, err) < 0)
         return -EINVAL;
-    api->wait_us = wait_us;
-    api->ping_us = ping_us;
+    r = catalog_configure(p->api.catalog, models, err);
+    if (r < 0)
+        return r;
+    p->api.wait_us = wait_us;
+    p->api.ping_us = ping_us;
+    p->api.load_wait_us = load_wait_us;
+    p->limits = limits;
     return 0;
 }
 
 /* ---- what the supervisor says ---- */
+
+static void on_tick(void *user)
+{
+    struct process *p = user;
+    uint64_t in = TICK_MAX_US;
+
+    chat_tick(&p->api);
+    if (p->api.ping_us && p->api.ping_us / 4 < in)
+        in = p->api.ping_us / 4;
+    if (p->api.wait_us && p->api.wait_us / 4 < in)
+        in = p->api.wait_us / 4;
+    if (p->api.load_wait_us && p->api.load_wait_us / 4 < in)
+        in = p->api.load_wait_us / 4;
+    loop_timer_set(p->tick, in < TICK_MIN_US ? TICK_MIN_US : in);
+}
 
 static void on_drained(void *user)
 {
@@ -97,6 +120,7 @@ static void on_drain(uint64_t limit_ms, void *user)
 
     uint64_t grace_us = limit_ms / 2 * 1000;
 
+    chat_drain(&p->api);
     log_info("draining: %zu requests run", http_server_active(p->api.server));
     http_server_drain(p->api.server, grace_us < GRACE_US ? grace_us : GRACE_US, on_drained, p);
 }
@@ -106,13 +130,20 @@ static void on_models(const cJSON *models, void *user)
     struct process *p = user;
 
     catalog_states(p->api.catalog, models);
+    chat_look(&p->api);
 }
 
 static int on_reload(const cJSON *settings, void *user, struct err *err)
 {
     struct process *p = user;
+    int r = take_settings(p, settings, err);
 
-    return take_settings(&p->api, settings, err);
+    if (r < 0)
+        return r;
+    http_server_set_limits(p->api.server, &p->limits);
+    chat_look(&p->api);
+    on_tick(p);                 /* in its new time */
+    return 0;
 }
 
 static void on_stats(struct json_writer *w, void *user)
@@ -124,23 +155,11 @@ static void on_stats(struct json_writer *w, void *user)
     json_kint(w, "connections", (int64_t)http_server_conns(p->api.server));
     json_kint(w, "requests", (int64_t)p->api.n_requests);
     json_kint(w, "active", (int64_t)http_server_active(p->api.server));
+    json_kint(w, "waiting", (int64_t)p->api.n_waiting);
     json_kint(w, "failed", (int64_t)p->api.n_failed);
 }
 
 /* ---- start and end ---- */
-
-static void on_tick(void *user)
-{
-    struct process *p = user;
-    uint64_t in = TICK_MAX_US;
-
-    chat_tick(&p->api);
-    if (p->api.ping_us && p->api.ping_us / 4 < in)
-        in = p->api.ping_us / 4;
-    if (p->api.wait_us && p->api.wait_us / 4 < in)
-        in = p->api.wait_us / 4;
-    loop_timer_set(p->tick, in < TICK_MIN_US ? TICK_MIN_US : in);
-}
 
 static int listen_all(struct process *p, struct err *err)
 {
@@ -183,6 +202,7 @@ static int open_process(struct process *p, struct err *err)
     const cJSON *settings = child_settings(p->child);
     const char *controller = NULL;
 
+    p->api.child = p->child;
     p->api.loop = child_loop(p->child);
     p->api.start_s = clock_wall_s();
     p->api.catalog = catalog_new();
@@ -193,9 +213,7 @@ static int open_process(struct process *p, struct err *err)
     p->api.controller = strdup(controller);
     if (!p->api.controller)
         return err_set(err, -ENOMEM, "no memory");
-    if (get_limits(settings, &p->limits, err) < 0 || take_settings(&p->api, settings, err) < 0)
-        return -EINVAL;
-    return 0;
+    return take_settings(p, settings, err);
 }
 
 /* The server first: its requests cancel their calls. */

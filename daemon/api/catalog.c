@@ -147,7 +147,7 @@ static bool worker_serves(const struct worker *w, const struct model *m)
     return false;
 }
 
-static bool model_is_served(const struct catalog *c, const struct model *m)
+bool catalog_serves(const struct catalog *c, const struct model *m)
 {
     for (const struct worker *w = c->workers; w; w = w->next)
         if (worker_serves(w, m))
@@ -158,7 +158,7 @@ static bool model_is_served(const struct catalog *c, const struct model *m)
 struct model *catalog_find(struct catalog *c, const char *name)
 {
     for (struct model *m = c->models; m; m = m->next)
-        if (model_answers_to(m, name) && (m->configured || model_is_served(c, m)))
+        if (model_answers_to(m, name) && (m->configured || catalog_serves(c, m)))
             return m;
     return NULL;
 }
@@ -207,7 +207,7 @@ static void drop_unused_models(struct catalog *c)
     for (struct model **at = &c->models; *at;) {
         struct model *m = *at;
 
-        if (m->configured || m->leases || model_is_served(c, m)) {
+        if (m->configured || m->leases || catalog_serves(c, m)) {
             at = &m->next;
             continue;
         }
@@ -260,24 +260,36 @@ int catalog_configure(struct catalog *c, const cJSON *rows, struct err *err)
     return 0;
 }
 
+static void describe(struct model *m, const char *doing, const char *reason)
+{
+    snprintf(m->doing, sizeof m->doing, "%s", doing);
+    snprintf(m->reason, sizeof m->reason, "%s", reason);
+}
+
 /* One replica that loads or runs outweighs failed ones, a failed one those
  * that are stopped. */
 static void take_state(struct model *m, const cJSON *row, bool first)
 {
     const char *state = "", *reason = "";
+    bool on_demand = false;
 
     json_get_string(row, "state", &state, NULL);
     json_get_string(row, "reason", &reason, NULL);
+    json_get_bool(row, "on_demand", &on_demand, NULL);
+    m->on_demand |= on_demand;
     if (strcmp(state, "failed") == 0) {
         if (first || m->state == MODEL_STOPPED) {
             m->state = MODEL_FAILED;
-            snprintf(m->reason, sizeof m->reason, "%s", reason);
+            describe(m, state, reason);
         }
     } else if (strcmp(state, "stopped") == 0) {
-        if (first)
+        if (first) {
             m->state = MODEL_STOPPED;
-    } else {
+            describe(m, state, reason);
+        }
+    } else if (first || m->state != MODEL_LOADING || (reason[0] && !m->reason[0])) {
         m->state = MODEL_LOADING;
+        describe(m, state, reason);
     }
 }
 
@@ -292,6 +304,8 @@ void catalog_states(struct catalog *c, const cJSON *rows)
         bool first = true;
 
         m->state = MODEL_LOADING;
+        m->on_demand = false;
+        describe(m, "", "");
         cJSON_ArrayForEach(row, rows)
         {
             if (json_get_string(row, "name", &name, NULL) != 0 || strcmp(name, m->name) != 0)
@@ -299,6 +313,8 @@ void catalog_states(struct catalog *c, const cJSON *rows)
             take_state(m, row, first);
             first = false;
         }
+        if (m->state != MODEL_STOPPED)
+            m->want_us = 0;
     }
 }
 
@@ -492,7 +508,7 @@ static const char *status_of(const struct catalog *c, const struct model *m)
         [MODEL_LOADING] = "loading", [MODEL_FAILED] = "failed", [MODEL_STOPPED] = "stopped",
     };
 
-    return model_is_served(c, m) ? "loaded" : words[m->state];
+    return catalog_serves(c, m) ? "loaded" : words[m->state];
 }
 
 int catalog_list(struct catalog *c, struct catalog_entry **ret, size_t *ret_n)
@@ -508,7 +524,7 @@ int catalog_list(struct catalog *c, struct catalog_entry **ret, size_t *ret_n)
     for (struct model *m = c->models; m; m = m->next) {
         int64_t context = context_of(c, m);
 
-        if (!m->configured && !model_is_served(c, m))
+        if (!m->configured && !catalog_serves(c, m))
             continue;
         list[n++] = (struct catalog_entry){ m->name, m, context, status_of(c, m) };
         for (size_t i = 0; i < m->n_aliases; i++)
@@ -532,21 +548,42 @@ static uint64_t room_of(const struct catalog *c, const struct model *m)
     return (uint64_t)m->queue + (served > slots ? served : slots);
 }
 
+bool catalog_sleeps(const struct model *m)
+{
+    return m->configured && m->on_demand && m->state == MODEL_STOPPED;
+}
+
+bool catalog_comes(const struct model *m, struct api_error *e)
+{
+    if (!m->configured) {
+        api_error_set(e, 503, NULL, NULL, "No worker of the model '%s' could take the request.", m->name);
+        e->retry_after_s = 1;
+        return false;
+    }
+    if (m->state == MODEL_FAILED) {
+        api_error_set(e, 503, NULL, NULL, "The model '%s' has failed%s%s", m->name,
+                      m->reason[0] ? ": " : ".", m->reason);
+        e->retry_after_s = 30;
+        return false;
+    }
+    if (m->state == MODEL_STOPPED && !m->on_demand) {
+        api_error_set(e, 503, NULL, NULL, "The model '%s' is not loaded; 'fastchat load %s' loads it.",
+                      m->name, m->name);
+        e->retry_after_s = 30;
+        return false;
+    }
+    /* "ready" and yet nobody is there: it has not registered, or has just died. */
+    api_error_set(e, 503, NULL, NULL, "Loading model: '%s' is not ready yet (it is %s%s%s).", m->name,
+                  !m->doing[0] || strcmp(m->doing, "ready") == 0 ? "loading" : m->doing,
+                  m->reason[0] ? ": " : "", m->reason);
+    e->retry_after_s = 2;
+    return true;
+}
+
 int catalog_admit(struct catalog *c, const struct model *m, unsigned n, struct api_error *e)
 {
     uint64_t room = room_of(c, m);
 
-    if (!model_is_served(c, m)) {
-        if (m->state == MODEL_FAILED)
-            api_error_set(e, 503, NULL, NULL, "The model '%s' has failed%s%s", m->name,
-                          m->reason[0] ? ": " : ".", m->reason);
-        else if (m->state == MODEL_STOPPED)
-            api_error_set(e, 503, NULL, NULL, "The model '%s' is stopped.", m->name);
-        else
-            api_error_set(e, 503, NULL, NULL, "Loading model: '%s' is not ready yet.", m->name);
-        e->retry_after_s = m->state == MODEL_LOADING ? 2 : 30;
-        return -EINVAL;
-    }
     if (n > room)
         return api_error_set(e, 400, "invalid_value", "n",
                              "'n' must be at most %llu for the model '%s', but is %u",
@@ -637,10 +674,12 @@ enum catalog_health catalog_health(struct catalog *c)
     enum catalog_health health = CATALOG_OK;
 
     for (const struct model *m = c->models; m; m = m->next) {
-        if (model_is_served(c, m))
+        if (catalog_serves(c, m))
             return CATALOG_OK;
         if (!m->configured)
             continue;
+        if (m->on_demand && m->state != MODEL_FAILED)
+            return CATALOG_OK;
         if (m->state == MODEL_LOADING)
             health = CATALOG_LOADING;
         else if (health == CATALOG_OK)

@@ -54,7 +54,10 @@ struct model {
     int64_t queue, parallel, replicas;
 
     enum { MODEL_LOADING, MODEL_FAILED, MODEL_STOPPED } state;  /* when no worker serves it */
-    char reason[256];           /* of the failure */
+    char doing[16];             /* the supervisor's word for it; "": none came yet */
+    char reason[256];           /* of a failure, or of its restart */
+    bool on_demand;             /* is loaded when a request comes */
+    uint64_t want_us;           /* when it was last asked for; 0: not since it stopped */
     unsigned leases;            /* sequences running and waiting */
     struct model *next;
 };
@@ -87,8 +90,17 @@ struct model *catalog_find(struct catalog *c, const char *name);
 /* All names, sorted; free() the array. 0 or -ENOMEM. */
 int catalog_list(struct catalog *c, struct catalog_entry **ret, size_t *ret_n);
 
-/* May n more sequences of this model wait or run? 0, or -EINVAL and 503 (queue
- * full, loading, failed) or 400 (more than could ever run). */
+/* Does a worker that is listed serve it? */
+bool catalog_serves(const struct catalog *c, const struct model *m);
+/* Whether a worker may come that serves it although none does, or none that can
+ * be reached: it loads, is started again, or is loaded on demand. *e says what
+ * it does, for a request that does not wait (any more). */
+bool catalog_comes(const struct model *m, struct api_error *e);
+/* True when the supervisor must be told that a request waits for it. */
+bool catalog_sleeps(const struct model *m);
+
+/* Have n more sequences of this model room to wait or run? 0, or -EINVAL and 503
+ * (queue full) or 400 (more than could ever run). */
 int catalog_admit(struct catalog *c, const struct model *m, unsigned n, struct api_error *e);
 
 /* The least loaded worker of a model whose serial is not among `tried`, or
@@ -107,7 +119,7 @@ void catalog_lease_worker(struct worker *w);
 void catalog_release_worker(struct catalog *c, struct worker *w);
 
 enum catalog_health { CATALOG_OK, CATALOG_LOADING, CATALOG_FAILED };
-/* OK: a model is served, or there is none to serve. */
+/* OK: a model is served or on demand, or there is none to serve. */
 enum catalog_health catalog_health(struct catalog *c);
 size_t catalog_n_workers(const struct catalog *c);
 

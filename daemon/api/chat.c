@@ -13,9 +13,7 @@
 #include "base/log.h"
 #include "daemon/api/api.h"
 #include "daemon/api/catalog.h"
-#include "daemon/api/chat_answer.h"
-#include "daemon/api/chat_request.h"
-#include "daemon/api/foreign.h"
+#include "daemon/api/chat_parts.h"
 #include "ipc/http_client.h"
 
 #include <errno.h>
@@ -24,18 +22,14 @@
 #include <string.h>
 
 enum {
-    MAX_TRIES = 8,                      /* replicas asked for one choice */
     CONNECT_US = 2000000,
-    SUSPECT_US = 2000000,               /* others first after a refused connection */
     LINGER_US = 5000000,                /* for the end of a call whose last line has come */
     STALL_US = 120000000,               /* a reader that takes nothing for so long has left */
     WHOLE_BYTES = 4 << 20,              /* of a worker's answer that is no stream */
     ANSWER_BYTES = 64 << 20,            /* of one choice that is not streamed */
+    /* Others come first so long after one that was not there, or was not taking requests. */
+    SUSPECT_US = 2000000, SUSPECT_BUSY_US = 250000,
 };
-
-/* What a worker is asked. One of ours is asked to generate at once; a foreign
- * one goes through all of it. */
-enum stage { STAGE_CONV, STAGE_WINDOW, STAGE_COUNT, STAGE_STREAM, STAGE_GENERATE };
 
 static const char *const stage_paths[] = {
     [STAGE_CONV] = "/worker_get_conv_template", [STAGE_WINDOW] = "/model_details",
@@ -43,53 +37,13 @@ static const char *const stage_paths[] = {
     [STAGE_GENERATE] = "/fastchat/generate",
 };
 
-struct choice {
-    struct chat *chat;
-    unsigned index;
-    enum stage stage;
-    struct http_call *call;
-    struct worker *worker;              /* leased while the call is open */
-    int status;                         /* of the worker's answer */
-    unsigned retry_after_s;             /* it said so */
-    bool again;                         /* the same worker was asked anew */
-    bool admitted, finished;
-    struct upstream_lines lines;
-    struct buf whole;                   /* body of an answer that is no stream */
-    struct foreign foreign;
-
-    struct buf content, logprobs;       /* not streamed */
-    struct buf timings;
-    const char *finish_reason;
-    int64_t prompt_tokens, completion_tokens;
-
-    uint64_t tried[MAX_TRIES];
-    size_t n_tried;
-};
-
-struct chat {
-    struct note note;                   /* first: req->user is this too */
-    struct api *api;
-    struct http_request *req;
-    struct model *model;                /* leased */
-    struct chat_request spec;           /* numbers only, unless a foreign worker may need it all */
-    struct chat_head head;
-    struct buf body;                    /* for the workers, without its end */
-    struct api_error last;              /* why the last try failed */
-    char id[sizeof "chatcmpl-" + ID_SHORT];
-
-    bool started, paused, released;
-    uint64_t start_us, write_us, pause_us, finish_us;
-    struct chat *next, **at;            /* in api->chats */
-    struct choice *choices;
-};
-
-static int choice_start(struct choice *c);
 static void next_stage(struct choice *c);
 
 /* ---- the end ---- */
 
 static void choice_release(struct choice *c)
 {
+    wait_end(c);
     if (c->call)
         http_call_cancel(STEAL(c->call));
     if (c->worker)
@@ -134,6 +88,8 @@ static void release(struct chat *chat)
     *chat->at = chat->next;
     if (chat->next)
         chat->next->at = chat->at;
+    else
+        chat->api->chats_end = chat->at;
     chat->api->n_chats--;
 }
 
@@ -185,8 +141,7 @@ static void stream_begin(struct chat *chat)
     http_stream_start(chat->req, 200, "text/event-stream; charset=utf-8");
 }
 
-/* Ends the request with an error; it is gone afterwards. */
-static void fail(struct chat *chat, const struct api_error *e)
+void chat_fail(struct chat *chat, const struct api_error *e)
 {
     struct http_request *req = chat->req;
     struct api *api = chat->api;
@@ -211,7 +166,7 @@ static void fail_with(struct chat *chat, int status, const char *code, const cha
     api_error_set(&e, status, code, NULL, "%s", text);
     if (status == 503)
         e.retry_after_s = 1;
-    fail(chat, &e);
+    chat_fail(chat, &e);
 }
 
 static void finish_stream(struct chat *chat)
@@ -287,8 +242,9 @@ static void admitted(struct choice *c)
     if (c->admitted)
         return;
     c->admitted = true;
-    if (!chat->spec.stream)
+    if (!chat->spec.stream || c->role_sent)
         return;
+    c->role_sent = true;
     stream_begin(chat);
     chat_chunk_role(&chat->head, c->index, &chat->api->out);
 }
@@ -307,6 +263,9 @@ static void text_came(struct choice *c, const struct upstream_event *ev)
         c->completion_tokens = ev->completion_tokens;
     if (chat->spec.logprobs)
         logprobs = ev->logprobs ? ev->logprobs : "";
+    if (!ev->text_len && !ev->logprobs && !ev->n_tokens)
+        return;
+    c->spoke = true;
     if (!ev->text_len && !ev->logprobs)
         return;
     if (chat->spec.stream) {
@@ -371,7 +330,7 @@ static int on_line(const char *line, size_t len, void *user)
     case UPSTREAM_TEXT: text_came(c, &ev); break;
     case UPSTREAM_FINISH: finish_came(c, &ev); break;
     case UPSTREAM_ERROR:
-        fail(chat, &ev.error);
+        chat_fail(chat, &ev.error);
         return 1;
     }
     return 0;
@@ -428,19 +387,60 @@ static bool read_failure(struct choice *c, const struct http_call_result *result
     return e->status >= 500 && e->status != 501;
 }
 
-static void next_try(struct choice *c, const struct http_call_result *result)
+/* Why a try came to nothing, and what that says about its worker. */
+enum failure {
+    FAILED_KEPT,        /* nothing: the connection was kept from an older process or had died */
+    FAILED_ANSWERED,    /* it answered, and would again: somebody else may do better */
+    FAILED_BUSY,        /* it loads or drains */
+    FAILED_ABSENT,      /* nobody was there */
+    FAILED_DIED,        /* it ended under the request */
+};
+
+static enum failure failure_of(const struct choice *c, const struct http_call_result *result)
 {
-    /* A kept connection that had died says nothing about its worker. */
-    if (result->reused && result->error && !c->status && !c->again) {
-        c->again = true;
-    } else {
-        if (c->n_tried < MAX_TRIES)
-            c->tried[c->n_tried++] = c->worker->serial;
-        if (result->error && !result->connected)
-            c->worker->suspect_until_us = clock_mono_us() + SUSPECT_US;
-    }
-    catalog_release_worker(c->chat->api->catalog, STEAL(c->worker));
-    choice_start(c);
+    const char *code = c->chat->last.code;
+    bool kept = result->reused && !c->again;
+
+    if (result->error && !result->connected)
+        return FAILED_ABSENT;
+    if (result->error && !c->status && kept)
+        return FAILED_KEPT;
+    if (result->error || c->status == 200)
+        return FAILED_DIED;
+    if (c->status == 503 && (strcmp(code, "draining") == 0 || strcmp(code, "loading") == 0))
+        return kept ? FAILED_KEPT : FAILED_BUSY;
+    return FAILED_ANSWERED;
+}
+
+static void note_tried(struct choice *c, bool refused)
+{
+    if (c->n_tried == MAX_TRIES)
+        return;
+    c->tried[c->n_tried++] = c->tried[c->n_refused];
+    if (refused)
+        c->tried[c->n_refused++] = c->worker->serial;
+    else
+        c->tried[c->n_tried - 1] = c->worker->serial;
+}
+
+static void next_try(struct choice *c, enum failure why)
+{
+    struct chat *chat = c->chat;
+    uint64_t now = clock_mono_us();
+
+    c->again = why == FAILED_KEPT;
+    if (!c->again)
+        note_tried(c, why == FAILED_ANSWERED);
+    if (why >= FAILED_BUSY)
+        c->worker->suspect_until_us = now + (why == FAILED_BUSY ? SUSPECT_BUSY_US : SUSPECT_US);
+    if (c->admitted)
+        chat->ask_us = now;
+    c->admitted = false;
+    catalog_release_worker(chat->api->catalog, STEAL(c->worker));
+    if (why == FAILED_DIED && ++c->n_deaths == MAX_DEATHS)
+        fail_with(chat, 502, "worker_lost", "The model's workers ended before they answered.");
+    else
+        choice_start(c);
 }
 
 /* A foreign worker's answer to one of the questions. True: on to the next one;
@@ -488,9 +488,9 @@ static void on_done(struct http_call *call, const struct http_call_result *resul
         if (read_answer(c))
             next_stage(c);
         else if (chat->last.status == 400)
-            fail(chat, &chat->last);
+            chat_fail(chat, &chat->last);
         else
-            next_try(c, result);
+            next_try(c, FAILED_ANSWERED);
         return;
     }
     if (!result->error && c->stage == STAGE_STREAM && c->admitted && !c->finished)
@@ -501,7 +501,7 @@ static void on_done(struct http_call *call, const struct http_call_result *resul
             finish(chat);
         return;
     }
-    if (c->admitted) {
+    if (c->spoke) {
         log_warning("worker %s: ended in the middle of an answer%s%s", c->worker->name,
                     result->error ? ": " : "", result->error ? result->text : "");
         fail_with(chat, 502, "worker_lost", "The model's worker ended in the middle of the answer.");
@@ -510,10 +510,10 @@ static void on_done(struct http_call *call, const struct http_call_result *resul
     if (read_failure(c, result)) {
         log_info("worker %s: did not take a request: %s", c->worker->name,
                  result->error ? result->text : chat->last.message);
-        next_try(c, result);
+        next_try(c, failure_of(c, result));
         return;
     }
-    fail(chat, &chat->last);
+    chat_fail(chat, &chat->last);
 }
 
 static void write_body(const struct choice *c, struct buf *body)
@@ -542,6 +542,7 @@ static int call_worker(struct choice *c, struct err *err)
     char url[512];
     struct http_call_spec spec = {
         .unix_path = w->unix_path, .url = url, .connect_us = CONNECT_US,
+        .fresh = c->again,
         .user = c, .on_head = on_head, .on_data = on_data, .on_done = on_done,
     };
     const char *base = w->unix_path ? "http://worker" : w->url;
@@ -563,9 +564,7 @@ static int call_worker(struct choice *c, struct err *err)
     return r;
 }
 
-/* Asks the best worker that was not asked yet; fails the request when there is
- * none, and says so with a value other than 0. */
-static int choice_start(struct choice *c)
+int choice_start(struct choice *c)
 {
     struct chat *chat = c->chat;
     struct catalog *catalog = chat->api->catalog;
@@ -584,29 +583,30 @@ static int choice_start(struct choice *c)
             return 0;
         log_warning("worker %s: %s", c->worker->name, err_text(&err));
         err_clear(&err);
-        c->tried[c->n_tried++] = c->worker->serial;
+        note_tried(c, true);
         catalog_release_worker(catalog, STEAL(c->worker));
     }
+    if (wait_begin(c))
+        return 0;
     if (!chat->last.status) {
         api_error_set(&chat->last, 503, NULL, NULL,
                       "No worker of the model '%s' could take the request.", chat->model->name);
         chat->last.retry_after_s = 1;
     }
-    fail(chat, &chat->last);
+    chat_fail(chat, &chat->last);
     return 1;
 }
 
 /* The same worker's next question. */
 static void next_stage(struct choice *c)
 {
-    const struct http_call_result none = { 0 };
     struct err err = { 0 };
 
     c->stage++;
     if (call_worker(c, &err) == 0)
         return;
     log_warning("worker %s: %s", c->worker->name, err_text(&err));
-    next_try(c, &none);
+    next_try(c, FAILED_ANSWERED);
 }
 
 /* ---- the beginning ---- */
@@ -625,7 +625,7 @@ static struct chat *chat_new(struct api *api, struct http_request *req, struct m
     chat->api = api;
     chat->req = req;
     chat->choices = choices;
-    chat->start_us = clock_mono_us();
+    chat->start_us = chat->ask_us = clock_mono_us();
     for (unsigned i = 0; i < spec->n; i++) {
         choices[i].chat = chat;
         choices[i].index = i;
@@ -652,11 +652,9 @@ static void chat_run(struct chat *chat, struct model *model)
 
     chat->model = model;
     catalog_lease_model(api->catalog, model, chat->spec.n);
-    chat->next = api->chats;
-    chat->at = &api->chats;
-    if (chat->next)
-        chat->next->at = &chat->next;
-    api->chats = chat;
+    chat->at = api->chats ? api->chats_end : &api->chats;
+    *chat->at = chat;
+    api->chats_end = &chat->next;
     api->n_chats++;
     chat->req->user = chat;
     chat->req->on_gone = on_gone;
@@ -681,7 +679,7 @@ void chat_start(struct api *api, struct http_request *req)
                           spec.model);
         } else {
             note->model = arena_strdup(req->arena, model->name);
-            if (catalog_admit(api->catalog, model, spec.n, &e) == 0) {
+            if (catalog_admit(api->catalog, model, spec.n, &e) == 0 && wait_may(api, model, &e)) {
                 chat = chat_new(api, req, model, &spec);
                 if (!chat)
                     api_error_set(&e, 503, NULL, NULL, "No memory for this request.");
@@ -723,7 +721,9 @@ static void tick(struct chat *chat, uint64_t now)
         http_stream_abort(req);
         return;
     }
-    if (api->wait_us && now - chat->start_us > api->wait_us && !any_admitted(chat)) {
+    if (wait_is_over(chat, now))
+        return;
+    if (api->wait_us && !chat->n_waiting && now - chat->ask_us > api->wait_us && !any_admitted(chat)) {
         fail_with(chat, 503, NULL, "No worker began to answer in time.");
         return;
     }
@@ -738,6 +738,7 @@ void chat_tick(struct api *api)
 {
     uint64_t now = clock_mono_us();
 
+    chat_look(api);
     for (struct chat *chat = api->chats, *next; chat; chat = next) {
         next = chat->next;
         tick(chat, now);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "daemon/api/api.h"
 #include "daemon/api/catalog.h"
+#include "daemon/api/chat.h"
 #include "ipc/http_client.h"
 #include "ipc/loop.h"
 
@@ -66,6 +67,7 @@ static int take_line(struct routes *r, size_t len)
                  catalog_n_workers(r->api->catalog));
     r->silent = false;
     r->delay_us = DELAY_MIN_US;
+    chat_look(r->api);
     return 0;
 }
 

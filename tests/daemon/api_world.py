@@ -16,7 +16,8 @@ import time
 CEILING = int(os.environ.get("FASTCHAT_CEILING", "120"))
 HEAD = struct.Struct("<IHHQQII")
 MAGIC, VERSION = 0x46434831, 1
-HELLO, STATE, HEARTBEAT, SETTINGS, LISTEN, START, DRAIN, STOP, MODELS, RELOAD = 1, 2, 3, 16, 17, 18, 19, 20, 21, 22
+HELLO, STATE, HEARTBEAT, WANT, RELOADED = 1, 2, 3, 4, 5
+SETTINGS, LISTEN, START, DRAIN, STOP, MODELS, RELOAD = 16, 17, 18, 19, 20, 21, 22
 
 
 def wait(awaitable):
@@ -159,9 +160,9 @@ class World:
             "role": "api", "log_level": "debug", "runtime_dir": self.folder, "heartbeat_ms": 1000,
             "controller": self.folder + "/controller.sock", "models": models,
             "limits": {"max_connections": 5000, "header_kb": 16, "body_mb": 1, "header_s": 60, "body_s": 60, "idle_s": 75},
-            "wait_s": 0, "ping_s": 60, **settings}
-        self.workers, self.rows, self.states, self.feeds = {}, [], [], set()
-        self.state_came, self.n_tables = asyncio.Event(), 0
+            "wait_s": 0, "load_wait_s": 600, "ping_s": 60, **settings}
+        self.workers, self.rows, self.feeds = {}, [], set()
+        self.frames, self.frame_came, self.n_tables = {}, asyncio.Event(), 0
         self.log = tempfile.TemporaryFile()
 
     async def open(self):
@@ -205,14 +206,33 @@ class World:
         if not data:
             asyncio.get_running_loop().remove_reader(self.channel)
             return
-        if HEAD.unpack(data[:32])[2] == STATE:
-            self.states.append(json.loads(data[32:])["state"])
-            self.state_came.set()
+        self.frames.setdefault(HEAD.unpack(data[:32])[2], []).append(json.loads(data[32:]))
+        self.frame_came.set()
+
+    async def heard(self, check):
+        """Waits for a frame that makes check() true, and returns that."""
+        while not (got := check()):
+            self.frame_came.clear()
+            await wait(self.frame_came.wait())
+        return got
 
     async def state(self, name):
-        while name not in self.states:
-            self.state_came.clear()
-            await wait(self.state_came.wait())
+        await self.heard(lambda: any(f["state"] == name for f in self.frames.get(STATE, [])))
+
+    async def waiting(self, n):
+        """Waits until n choices wait for a worker, as the last beat says (heartbeat_ms is best short)."""
+        await self.heard(lambda: self.frames.get(HEARTBEAT) and self.frames[HEARTBEAT][-1]["stats"].get("waiting") == n)
+
+    async def reload(self, **settings):
+        """The answer to new settings."""
+        n = len(self.frames.get(RELOADED, []))
+        self.send_memfd(RELOAD, {**self.settings, **settings})
+        return await self.heard(lambda: self.frames.get(RELOADED, [])[n:]) and self.frames[RELOADED][n]
+
+    async def model_states(self, *rows):
+        """Tells the states of models: (name, state) or (name, state, {more})."""
+        self.send_memfd(MODELS, {"models": [{"name": r[0], "replica": i, "state": r[1], "reason": "", "restarts": 0,
+                                             **(r[2] if len(r) > 2 else {})} for i, r in enumerate(rows)]})
 
     def send(self, kind, obj=None, fds=()):
         data = b"" if obj is None else json.dumps(obj).encode()

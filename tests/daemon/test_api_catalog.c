@@ -108,19 +108,7 @@ Test(api_catalog, admission_says_why_not)
     struct model *m = catalog_find(c, "m");
     struct api_error e = { 0 };
 
-    cr_expect(ne(int, catalog_admit(c, m, 1, &e), 0));
-    cr_expect(e.status == 503 && e.retry_after_s > 0 && strstr(e.message, "Loading model"));
-    states(c, "[{\"name\":\"m\",\"replica\":0,\"state\":\"failed\",\"reason\":\"no such file\"},"
-              "{\"name\":\"m\",\"replica\":1,\"state\":\"stopped\"}]");
-    e = (struct api_error){ 0 };
-    cr_expect(ne(int, catalog_admit(c, m, 1, &e), 0));
-    cr_expect(e.status == 503 && strstr(e.message, "no such file"));
-    states(c, "[{\"name\":\"m\",\"replica\":0,\"state\":\"failed\",\"reason\":\"no such file\"},"
-              "{\"name\":\"m\",\"replica\":1,\"state\":\"loading\"}]");
-    e = (struct api_error){ 0 };
-    catalog_admit(c, m, 1, &e);
-    cr_expect(strstr(e.message, "Loading model") != NULL);
-
+    cr_expect(zero(int, catalog_admit(c, m, 4, &e)));       /* also while it loads */
     table(c, WORKER("a", "0", "1"));
     cr_expect(zero(int, catalog_admit(c, m, 4, &e)));       /* queue 2 + parallel 1 * replicas 2 */
     e = (struct api_error){ 0 };
@@ -133,6 +121,72 @@ Test(api_catalog, admission_says_why_not)
     catalog_release_model(c, m, 1);
     cr_expect(zero(int, catalog_admit(c, m, 1, &e)));
     catalog_release_model(c, m, 3);
+}
+
+struct away {
+    const char *states;
+    bool comes, sleeps;
+    const char *says;
+};
+
+#define ROW(replica, state, more) "{\"name\":\"m\",\"replica\":" replica ",\"state\":\"" state "\"" more "}"
+#define REASON(text) ",\"reason\":\"" text "\""
+#define ON_DEMAND ",\"on_demand\":true"
+
+Test(api_catalog, a_model_that_nobody_serves_comes_or_says_why_not)
+{
+    static const struct away cases[] = {
+        { "[]", true, false, "Loading model: 'm' is not ready yet (it is loading)." },
+        { "[" ROW("0", "ready", "") "]", true, false, "Loading model: 'm' is not ready yet (it is loading)." },
+        { "[" ROW("0", "draining", "") "]", true, false, "Loading model: 'm' is not ready yet (it is draining)." },
+        { "[" ROW("0", "failed", REASON("no file")) "," ROW("1", "stopped", "") "]", false, false,
+          "The model 'm' has failed: no file" },
+        { "[" ROW("0", "stopped", "") "," ROW("1", "failed", REASON("no file")) "]", false, false,
+          "The model 'm' has failed: no file" },
+        { "[" ROW("0", "failed", REASON("no file")) "," ROW("1", "loading", REASON("ended with exit code 1")) "]", true,
+          false, "Loading model: 'm' is not ready yet (it is loading: ended with exit code 1)." },
+        { "[" ROW("0", "loading", "") "," ROW("1", "failed", REASON("no file")) "]", true, false,
+          "Loading model: 'm' is not ready yet (it is loading)." },
+        { "[" ROW("0", "stopped", "") "," ROW("1", "stopped", "") "]", false, false,
+          "The model 'm' is not loaded; 'fastchat load m' loads it." },
+        { "[" ROW("0", "stopped", ON_DEMAND) "]", true, true, "Loading model: 'm' is not ready yet (it is stopped)." },
+        { "[" ROW("0", "loading", ON_DEMAND) "]", true, false, "Loading model: 'm' is not ready yet (it is loading)." },
+        { "[" ROW("0", "failed", ON_DEMAND REASON("bad")) "]", false, false, "The model 'm' has failed: bad" },
+    };
+    CLEANUP(catalog_free) struct catalog *c = make(MODELS);
+    struct model *m = catalog_find(c, "m");
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct api_error e = { 0 };
+
+        states(c, cases[i].states);
+        cr_expect(eq(int, catalog_comes(m, &e), cases[i].comes), "%s", cases[i].states);
+        cr_expect(eq(int, catalog_sleeps(m), cases[i].sleeps), "%s", cases[i].states);
+        cr_expect(eq(str, e.message, (char *)cases[i].says));
+        cr_expect(e.status == 503 && e.retry_after_s > 0);
+    }
+    cr_expect(zero(int, catalog_serves(c, m)));
+    table(c, WORKER("a", "0", "1") ",{\"name\":\"f\",\"models\":[\"theirs\"],\"url\":\"http://h:1\"}");
+    cr_expect(eq(int, catalog_serves(c, m), 1));
+    cr_expect(zero(int, catalog_comes(catalog_find(c, "theirs"), &(struct api_error){ 0 })));
+}
+
+Test(api_catalog, a_model_on_demand_is_healthy_while_it_is_not_loaded)
+{
+    CLEANUP(catalog_free) struct catalog *c = make(MODELS);
+    CLEANUP(mem_free) struct catalog_entry *list = NULL;
+    size_t n;
+
+    states(c, "[" ROW("0", "stopped", ON_DEMAND) "]");
+    cr_expect(eq(int, catalog_health(c), CATALOG_OK));
+    cr_assert(zero(int, catalog_list(c, &list, &n)));
+    cr_expect(eq(str, (char *)list[0].status, "stopped"));
+    states(c, "[" ROW("0", "loading", ON_DEMAND) "]");
+    cr_expect(eq(int, catalog_health(c), CATALOG_OK));
+    states(c, "[" ROW("0", "failed", ON_DEMAND) "]");
+    cr_expect(eq(int, catalog_health(c), CATALOG_FAILED));
+    states(c, "[" ROW("0", "stopped", "") "]");
+    cr_expect(eq(int, catalog_health(c), CATALOG_FAILED));
 }
 
 Test(api_catalog, health_is_ok_when_something_can_answer)

@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 
-from api_world import DRAIN, MODELS, RELOAD, World, wait
+from api_world import DRAIN, HEARTBEAT, MODELS, WANT, World, wait
 
 MODEL = [{"name": "m", "aliases": ["gpt"], "queue": 8, "parallel": 4, "replicas": 1}]
 TESTS = []
@@ -222,7 +222,7 @@ async def a_workers_refusal_reaches_the_client_with_its_status(w):
 
 @case
 async def a_model_that_can_not_answer_says_why_and_when(w):
-    answer = await w.chat()
+    answer = await w.chat()             # load_wait_s is 0
     error = is_error(answer, 503, None, "Loading model")
     assert error["type"] == "unavailable_error" and error["code"] == 503
     assert int(answer.headers["retry-after"]) > 0
@@ -245,6 +245,9 @@ async def a_model_that_can_not_answer_says_why_and_when(w):
     for path in ("/health", "/v1/health", "/readyz", "/healthz"):
         answer = await w.get(path)
         assert answer.status == 200 and answer.body == b'{"status":"ok"}'
+
+
+a_model_that_can_not_answer_says_why_and_when.settings = {"load_wait_s": 0}
 
 
 @case
@@ -270,6 +273,276 @@ async def a_full_queue_is_a_503_before_any_byte(w):
     assert (await w.chat()).status == 200
 
 
+# ---- models that are not there yet
+
+def failing(n, then):
+    """A worker that ends under its first n requests, each time a little later."""
+    seen = []
+
+    async def play(peer):
+        seen.append(peer)
+        if len(seen) > n:
+            await then(peer)
+            return
+        if len(seen) % 2 == 0:
+            await peer.begin()
+            await peer.line({"prompt_tokens": 3})
+        peer.cut()
+
+    play.seen = seen
+    return play
+
+
+@case
+async def requests_wait_for_a_model_that_loads(w):
+    streams = [await w.chat(stream=True, whole=False) for _ in range(2)]    # the heads come with the first ping
+    task = asyncio.create_task(w.chat())
+    await w.waiting(3)
+    for answer in streams:
+        assert answer.status == 200
+        for _ in range(2):
+            assert await answer.event() == ": ping"
+    await w.worker("a", two_words)
+    for answer in streams:
+        events = [e for e in await answer.events() if e != ": ping"]
+        assert said(events) == "Hello" and events[-1] == "data: [DONE]"
+    answer = await task
+    assert answer.status == 200 and answer.json()["choices"][0]["message"]["content"] == "Hello"
+    await w.waiting(0)
+
+
+requests_wait_for_a_model_that_loads.settings = {"ping_s": 0.1, "heartbeat_ms": 20}
+
+
+@case
+async def those_that_wait_are_asked_in_order_of_arrival_and_count_as_queued(w):
+    tasks = []
+    for i in range(6):
+        tasks.append(asyncio.create_task(w.chat(seed=i, n=2)))
+        await w.waiting(2 * i + 2)
+    is_error(await w.chat(), 503, None, "queue of the model 'm' is full: 12")
+    a = await w.worker("a", two_words)
+    for t in tasks:
+        assert (await t).status == 200
+    await w.waiting(0)
+    assert [r.json()["seed"] for r in a.requests] == [i + k for i in range(6) for k in range(2)]
+    assert (await w.chat()).status == 200
+
+
+those_that_wait_are_asked_in_order_of_arrival_and_count_as_queued.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def a_client_that_leaves_waits_no_more(w):
+    for _ in range(3):                  # the queue would be full twice over
+        writers = []
+        for n in (1, 8):
+            body = json.dumps({"model": "m", "messages": "x", "n": n, "stream": n == 1}).encode()
+            _, writer = await wait(asyncio.open_connection("127.0.0.1", w.port))
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            writers.append(writer)
+        await w.waiting(9)
+        for writer in writers:
+            writer.transport.abort()
+        await w.waiting(0)
+    await w.worker("a", two_words)
+    assert (await w.chat(n=12)).status == 200
+
+
+a_client_that_leaves_waits_no_more.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def waiting_has_an_end_that_says_what_the_model_does(w):
+    await w.model_states(("m", "loading", {"reason": "ended with exit code 1"}))
+    for stream in (False, True):
+        answer = await w.chat(stream=stream)
+        is_error(answer, 503, None, "'m' is not ready yet (it is loading: ended with exit code 1)")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+waiting_has_an_end_that_says_what_the_model_does.settings = {"load_wait_s": 0.3}
+
+
+@case
+async def a_stream_that_began_to_wait_hears_the_end_as_an_event(w):
+    answer = await w.chat(stream=True, whole=False)
+    assert answer.status == 200
+    events = await answer.events()
+    assert events[:-1] == [": ping"] * (len(events) - 1)
+    assert "not ready yet" in json.loads(events[-1][6:])["error"]["message"]
+
+
+a_stream_that_began_to_wait_hears_the_end_as_an_event.settings = {"load_wait_s": 0.5, "ping_s": 0.1}
+
+
+@case
+async def a_model_that_fails_answers_all_that_wait_at_once(w):
+    await w.model_states(("m", "loading"))
+    stream = await w.chat(stream=True, whole=False)
+    tasks = [asyncio.create_task(w.chat()) for _ in range(3)]
+    await w.waiting(4)
+    await w.model_states(("m", "failed", {"reason": "byte 7 is bad"}))
+    for t in tasks:
+        answer = await t
+        is_error(answer, 503, None, "byte 7 is bad")
+        assert int(answer.headers["retry-after"]) > 0
+    assert "byte 7 is bad" in json.loads((await stream.events())[-1][6:])["error"]["message"]
+    await w.waiting(0)
+
+
+a_model_that_fails_answers_all_that_wait_at_once.settings = {"ping_s": 0.1, "heartbeat_ms": 20}
+
+
+@case
+async def a_model_on_demand_is_asked_for_until_it_loads(w):
+    on_demand = {"on_demand": True}
+    await w.model_states(("m", "stopped", on_demand))
+
+    async def healthy():
+        return (await w.get("/health")).status == 200
+
+    await w.until(healthy)
+    assert [m["status"]["value"] for m in (await w.get("/v1/models")).json()["data"]] == ["stopped", "stopped"]
+    assert WANT not in w.frames
+    task = asyncio.create_task(w.chat(model="gpt"))
+    await w.heard(lambda: len(w.frames.get(WANT, [])) >= 3)
+    assert all(f == {"model": "m"} for f in w.frames[WANT])
+    await w.model_states(("m", "loading", on_demand))
+    assert (await w.get("/health")).status == 200
+    await w.worker("a", two_words, models=("m", "gpt"))
+    assert (await task).status == 200
+
+
+@case
+async def a_model_that_is_not_loaded_says_how_to_load_it(w):
+    tasks = [asyncio.create_task(w.chat()) for _ in range(2)]
+    await w.waiting(2)
+    await w.model_states(("m", "draining"), ("m", "stopped"))
+    await w.model_states(("m", "stopped"), ("m", "stopped"))
+    for t in tasks:
+        is_error(await t, 503, None, "'fastchat load m'")
+    answer = await w.chat()
+    is_error(answer, 503, None, "is not loaded")
+    assert "retry-after" in answer.headers and WANT not in w.frames
+
+
+a_model_that_is_not_loaded_says_how_to_load_it.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def without_waiting_a_model_on_demand_is_still_asked_for(w):
+    await w.model_states(("m", "stopped", {"on_demand": True}))
+
+    async def refused():
+        answer = await w.chat()
+        return "it is stopped" in is_error(answer, 503)["message"]
+
+    await w.until(refused)
+    await w.heard(lambda: w.frames.get(WANT))
+
+
+without_waiting_a_model_on_demand_is_still_asked_for.settings = {"load_wait_s": 0}
+
+
+@case
+async def a_worker_that_drains_or_loads_sends_its_requests_on(w):
+    def leaving(code):
+        async def play(peer):
+            await peer.reply(503, {"error": {"message": "no", "type": "overloaded_error", "param": None, "code": code}},
+                             "Retry-After: 1\r\n")
+        return play
+
+    a = await w.worker("a", leaving("draining"))
+    tasks = [asyncio.create_task(w.chat(stream=s)) for s in (False, True)]
+    await w.waiting(2)
+    assert len(a.requests) >= 2
+    a.play = leaving("loading")         # its successor at the same address
+    while len(a.requests) < 5:
+        await w.heard(lambda n=len(w.frames[HEARTBEAT]): len(w.frames[HEARTBEAT]) > n)
+    a.play = two_words                  # and that is ready now
+    for t in tasks:
+        assert (await t).status == 200
+    a.play = leaving("draining")
+    await w.worker("b", two_words)
+    for _ in range(4):
+        assert (await w.chat()).status == 200
+
+
+a_worker_that_drains_or_loads_sends_its_requests_on.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def a_kept_connection_to_an_older_worker_is_not_asked_twice(w):
+    conns = []
+
+    async def play(peer):
+        if peer.reader not in conns:
+            conns.append(peer.reader)
+        if peer.reader is conns[0] and len(old.requests) > 1:
+            await peer.reply(503, {"error": {"message": "no", "type": "overloaded_error", "param": None, "code": "draining"}})
+        else:
+            await two_words(peer)
+
+    old = await w.worker("a", play)
+    assert (await w.chat()).status == 200
+    assert (await w.chat()).status == 200
+    assert len(conns) == 2 and len(old.requests) == 3
+
+
+@case
+async def a_worker_that_dies_before_its_first_token_is_waited_for(w):
+    for stream in (False, True):
+        play = failing(1, two_words)
+        name = f"a{stream:d}"
+        a = await w.worker(name, play)
+        task = asyncio.create_task(w.chat(stream=stream))
+        await w.waiting(1)
+        await a.close()
+        w.rows = []
+        await w.announce()
+        await w.worker(name, play)
+        answer = await task
+        assert answer.status == 200 and len(play.seen) == 2
+        await w.workers[name].close()
+        w.rows = []
+        await w.announce()
+
+
+a_worker_that_dies_before_its_first_token_is_waited_for.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def a_role_is_said_once_however_often_a_request_is_tried(w):
+    seen = []
+
+    async def play(peer):
+        seen.append(peer)
+        await peer.begin()
+        await peer.line({"prompt_tokens": 3})
+        if len(seen) == 1:
+            peer.cut()
+            return
+        await peer.line(text("Hello"), fin())
+        await peer.end()
+
+    await w.worker("a", play)
+    events = await (await w.chat(stream=True, whole=False)).events()
+    assert said(events) == "Hello" and sum('"role"' in e for e in events) == 1 and len(seen) == 2
+
+
+@case
+async def a_request_under_which_workers_die_is_not_tried_for_ever(w):
+    play = failing(100, two_words)
+    await w.worker("a", play, announce=False)
+    await w.worker("b", play, announce=False)
+    await w.worker("c", play)
+    is_error(await w.chat(), 502, None, "ended before")
+    assert len(play.seen) == 2
+    events = await (await w.chat(stream=True, n=1, whole=False)).events()
+    assert json.loads(events[-1][6:])["error"]["code"] == "worker_lost" and len(play.seen) == 4
+
+
 # ---- workers that fail
 
 @case
@@ -285,21 +558,17 @@ async def what_fails_before_the_first_line_is_tried_elsewhere(w):
         await peer.reply(503, {"error": {"message": "queue full", "type": "unavailable_error", "param": None, "code": None}},
                          "Retry-After: 7\r\n")
 
-    bad = [await w.worker(n, p, announce=False) for n, p in (("a", dies), ("b", dies_after_the_head), ("c", full))]
+    bad = [await w.worker(n, p, announce=False) for n, p in (("a", dies), ("c", full))]
     dead = await w.worker("d", dies, announce=False)
     await dead.close()
     good = await w.worker("e", two_words)
     for stream in (False, True) * 4:
+        bad[0].play = dies_after_the_head if stream else dies
         answer = await w.chat(stream=stream)
         assert answer.status == 200, answer.body
     assert len(good.requests) == 8
     assert all(b.requests for b in bad), "each bad worker was asked at least once"
-    w.rows.pop()
-    await w.announce()
-    answer = await w.chat(stream=True)
-    is_error(answer, 503)
-    assert int(answer.headers["retry-after"]) > 0
-    w.rows = w.rows[2:3]                # the full one alone
+    w.rows = w.rows[1:2]                # the full one alone
     await w.announce()
     answer = await w.chat()
     is_error(answer, 503, None, "queue full")
@@ -604,14 +873,28 @@ async def new_settings_change_the_models_and_nothing_else(w):
     await w.worker("a", play)
     task = asyncio.create_task(w.chat())
     await wait(running.wait())
-    w.send_memfd(RELOAD, {**w.settings, "models": [{"name": "m", "queue": 0, "parallel": 1}, {"name": "new"}]})
-
-    async def listed():
-        return await w.models() == ["m", "new"]
-
-    await w.until(listed)
+    assert await w.reload(models=[{"name": "m", "queue": 0, "parallel": 1}, {"name": "new"}]) == {}
+    assert await w.models() == ["m", "new"]
     go.set()
     assert (await task).status == 200
+
+
+@case
+async def limits_change_while_it_runs_and_wrong_ones_change_nothing(w):
+    async def with_header(n):
+        return (await w.get("/livez", headers=[("X-Long", "x" * n)])).status
+
+    limits = w.settings["limits"]
+    assert await with_header(3000) == 200
+    assert await w.reload(limits={**limits, "header_kb": 2}) == {}
+    assert await with_header(3000) == 431 and await with_header(1000) == 200
+    for wrong in ({"limits": {**limits, "body_mb": 0}}, {"wait_s": -1}, {"load_wait_s": "long"}, {"ping_s": 1e12},
+                  {"models": [{"name": "m", "queue": -1}]}, {"heartbeat_ms": 1}):
+        answer = await w.reload(**{"limits": {**limits, "header_kb": 4}, **wrong})
+        assert len(answer["error"]) > 10, answer
+        assert await with_header(3000) == 431
+    assert await w.reload() == {}
+    assert await with_header(3000) == 200
 
 
 @case
@@ -644,6 +927,42 @@ async def a_drain_finishes_what_runs_and_takes_nothing_new(w):
     events = await answer.events()
     assert said(events) == "One" and events[-1] == "data: [DONE]"
     assert await wait(w.process.wait()) == 0
+
+
+@case
+async def a_drain_answers_what_still_comes_on_open_connections(w):
+    await w.worker("a", two_words)
+    kept = await w.get("/livez", whole=False)
+    assert "connection" not in kept.headers
+    await wait(kept.reader.readexactly(int(kept.headers["content-length"])))
+    fresh = await wait(asyncio.open_connection("127.0.0.1", w.port))
+    assert (await w.get("/livez")).status == 200        # by now the other one is accepted too
+    w.send(DRAIN, {"limit_ms": 60000})
+    await w.state("draining")
+    body = b'{"model":"m","messages":"x"}'
+    for reader, writer in ((kept.reader, kept.writer), fresh):
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        answer = await w.answer(reader, writer)
+        assert answer.status == 200 and answer.headers["connection"] == "close"
+        assert await wait(reader.read()) == b""
+    assert await wait(w.process.wait()) == 0
+
+
+@case
+async def a_drain_sends_those_that_wait_away(w):
+    stream = await w.chat(stream=True, whole=False)
+    tasks = [asyncio.create_task(w.chat()) for _ in range(2)]
+    await w.waiting(3)
+    w.send(DRAIN, {"limit_ms": 60000})
+    for t in tasks:
+        answer = await t
+        is_error(answer, 503, None, "stopping")
+        assert int(answer.headers["retry-after"]) > 0
+    assert "stopping" in json.loads((await stream.events())[-1][6:])["error"]["message"]
+    assert await wait(w.process.wait()) == 0
+
+
+a_drain_sends_those_that_wait_away.settings = {"ping_s": 0.1, "heartbeat_ms": 20}
 
 
 @case
