@@ -1,4 +1,9 @@
-/* status.c - `fastchat status`: what runs, on one screen. */
+/* status.c - `fastchat status`: what runs, on one screen.
+ *
+ * A row a child, then what is wrong, so that it is what one sees also when the
+ * rows scroll away. On a narrow terminal the columns that matter least are left
+ * out; `--json` has everything.
+ */
 #include "cli/commands.h"
 
 #include "base/cleanup.h"
@@ -10,10 +15,20 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N_COLUMNS = 8, CELL = 128 };
+enum column {
+    CHILD, STATE, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, PID, N_COLUMNS,
+};
+enum { CELL = 160, GAP = 2 };
 
-static const char *const titles[N_COLUMNS] = { "CHILD",    "PID",    "STATE", "SINCE",
-                                               "RESTARTS", "MEMORY", "QUEUE", "REASON" };
+static const struct {
+    const char *title;
+    int weight; /* the smallest goes first where there is no room; 0: stays */
+} columns[N_COLUMNS] = {
+    [CHILD] = { "CHILD", 0 },       [STATE] = { "STATE", 0 },      [SINCE] = { "SINCE", 7 },
+    [RESTARTS] = { "RESTARTS", 8 }, [MEMORY] = { "MEMORY", 4 },    [RUNNING] = { "RUNNING", 5 },
+    [QUEUE] = { "QUEUE", 9 },       [PROMPT] = { "PROMPT/S", 2 },  [GENERATED] = { "TOKENS/S", 6 },
+    [WAIT] = { "WAIT", 3 },         [PID] = { "PID", 1 },
+};
 
 struct row {
     char cell[N_COLUMNS][CELL];
@@ -78,38 +93,102 @@ static void memory(int64_t kb, char *out)
         snprintf(out, CELL, "%.1f GB", (double)kb / 1048576);
 }
 
-static void fill_row(const cJSON *child, struct row *row)
+static void rate(const cJSON *stats, const char *key, char *out)
 {
-    const cJSON *stats = NULL;
+    double v;
+
+    if (json_get_number(stats, key, &v, NULL) != 0)
+        snprintf(out, CELL, "-");
+    else
+        snprintf(out, CELL, v < 100 ? "%.1f" : "%.0f", v);
+}
+
+/* What requests wait: of late, or the one that waits now when that is longer. */
+static void waiting_time(const cJSON *stats, char *out)
+{
+    int64_t ms = whole(stats, "wait_ms"), now = whole(stats, "oldest_wait_ms");
+
+    if (now > ms)
+        ms = now;
+    if (ms < 0)
+        snprintf(out, CELL, "-");
+    else if (ms < 1000)
+        snprintf(out, CELL, "%d ms", (int)ms);
+    else if (ms < 60000)
+        snprintf(out, CELL, "%.1f s", (double)ms / 1000);
+    else
+        span(ms / 1000, out, CELL);
+}
+
+/* "api", "worker smollm2/0" */
+static void name_of(const cJSON *child, char *out)
+{
     const char *model = text_of(child, "model");
     int64_t replica = whole(child, "replica");
 
-    json_get_object(child, "stats", &stats, NULL);
     if (model[0] && replica >= 0)
-        snprintf(row->cell[0], CELL, "%s %s/%lld", text_of(child, "role"), model,
-                 (long long)replica);
+        snprintf(out, CELL, "%s %s/%lld", text_of(child, "role"), model, (long long)replica);
     else
-        snprintf(row->cell[0], CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
-    number(positive(child, "pid"), row->cell[1]);
-    snprintf(row->cell[2], CELL, "%s", text_of(child, "state"));
-    span(whole(child, "since_s"), row->cell[3], CELL);
-    number(whole(child, "restarts"), row->cell[4]);
-    memory(positive(child, "rss_kb"), row->cell[5]);
-    number(whole(stats, "queue_length"), row->cell[6]);
-    snprintf(row->cell[7], CELL, "%s", text_of(child, "reason"));
+        snprintf(out, CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
 }
 
-static void print_row(const struct row *row, const int *width)
+static void fill_row(const cJSON *child, struct row *row)
 {
-    BUF_LOCAL line = BUF_INIT;
+    const cJSON *stats = NULL;
 
-    for (int i = 0; i < N_COLUMNS - 1; i++)
-        buf_printf(&line, "%-*s  ", width[i], row->cell[i]);
-    buf_adds(&line, row->cell[N_COLUMNS - 1]);
-    while (line.len && line.data[line.len - 1] == ' ')
-        line.len--;
-    buf_addc(&line, '\n');
-    term_write(buf_str(&line), line.len);
+    json_get_object(child, "stats", &stats, NULL);
+    name_of(child, row->cell[CHILD]);
+    snprintf(row->cell[STATE], CELL, "%s", text_of(child, "state"));
+    span(whole(child, "since_s"), row->cell[SINCE], CELL);
+    number(whole(child, "restarts"), row->cell[RESTARTS]);
+    memory(positive(child, "rss_kb"), row->cell[MEMORY]);
+    number(whole(stats, "running"), row->cell[RUNNING]);
+    number(whole(stats, "queue_length"), row->cell[QUEUE]);
+    rate(stats, "prompt_per_s", row->cell[PROMPT]);
+    rate(stats, "generated_per_s", row->cell[GENERATED]);
+    waiting_time(stats, row->cell[WAIT]);
+    number(positive(child, "pid"), row->cell[PID]);
+}
+
+/* "", or the colour of a state that is not as it should be. */
+static const char *colour_of(const char *state)
+{
+    if (strcmp(state, "failed") == 0)
+        return term_red();
+    return strcmp(state, "ready") == 0 || strcmp(state, "stopped") == 0 ? "" : term_yellow();
+}
+
+static void print_row(const struct row *row, const int *width, bool title)
+{
+    int blanks = 0;
+
+    for (int i = 0; i < N_COLUMNS; i++) {
+        const char *text = row->cell[i], *paint = title ? term_bold() : i == STATE ? colour_of(text) : "";
+
+        if (width[i] == 0)
+            continue;
+        printf("%*s%s", blanks, "", paint);
+        term_write(text, strlen(text));
+        printf("%s", paint[0] ? term_plain() : "");
+        blanks = width[i] - (int)strlen(text) + GAP;
+    }
+    putchar('\n');
+}
+
+/* Leaves out (width 0) what does not fit into `room` columns; 0: all does. */
+static void fit(int *width, int room)
+{
+    for (int weight = 1; weight < N_COLUMNS && room > 0; weight++) {
+        int sum = -GAP;
+
+        for (int i = 0; i < N_COLUMNS; i++)
+            sum += width[i] ? width[i] + GAP : 0;
+        if (sum <= room)
+            return;
+        for (int i = 0; i < N_COLUMNS; i++)
+            if (columns[i].weight == weight)
+                width[i] = 0;
+    }
 }
 
 static void print_children(const cJSON *children)
@@ -123,19 +202,115 @@ static void print_children(const cJSON *children)
     if (!rows)
         return;
     for (int i = 0; i < N_COLUMNS; i++)
-        snprintf(rows[0].cell[i], CELL, "%s", titles[i]);
+        snprintf(rows[0].cell[i], CELL, "%s", columns[i].title);
     cJSON_ArrayForEach(child, children) fill_row(child, &rows[at++]);
     for (size_t k = 0; k <= n; k++)
         for (int i = 0; i < N_COLUMNS; i++)
             if ((int)strlen(rows[k].cell[i]) > width[i])
                 width[i] = (int)strlen(rows[k].cell[i]);
-    for (size_t k = 0; k <= n; k++) {
-        if (k == 0)
-            printf("%s", term_bold());
-        print_row(&rows[k], width);
-        if (k == 0)
-            printf("%s", term_plain());
+    fit(width, term_width());
+    for (size_t k = 0; k <= n; k++)
+        print_row(&rows[k], width, k == 0);
+}
+
+/* ---- what is wrong ---- */
+
+/* One line: the child, `text`, and the reason if there is one. */
+static void print_about(const cJSON *child, const char *text, const char *reason)
+{
+    BUF_LOCAL line = BUF_INIT;
+    char name[CELL];
+
+    name_of(child, name);
+    buf_printf(&line, "  %s: %s%s%s\n", name, text, reason[0] ? ": " : "", reason);
+    term_write(buf_str(&line), line.len);
+}
+
+static void heading(bool *printed, const char *text)
+{
+    if (!*printed)
+        printf("\n%s%s%s\n", term_bold(), text, term_plain());
+    *printed = true;
+}
+
+static bool in_order(const char *state)
+{
+    return strcmp(state, "ready") == 0 || strcmp(state, "stopped") == 0;
+}
+
+/* "failed for 1 min, 11 restarts" */
+static void describe(const cJSON *child, char *out, size_t size)
+{
+    int64_t restarts = whole(child, "restarts");
+    char since[64], times[64] = "";
+
+    span(whole(child, "since_s"), since, sizeof since);
+    if (restarts > 0)
+        snprintf(times, sizeof times, ", %lld restart%s", (long long)restarts, restarts == 1 ? "" : "s");
+    snprintf(out, size, "%s for %s%s", text_of(child, "state"), since, times);
+}
+
+/* The failed ones first, then what is on its way. */
+static bool print_bad(const cJSON *children)
+{
+    const cJSON *child;
+    bool any = false;
+
+    for (int failed = 1; failed >= 0; failed--)
+        cJSON_ArrayForEach(child, children)
+        {
+            const char *state = text_of(child, "state");
+            char text[CELL];
+
+            if (in_order(state) || (strcmp(state, "failed") == 0) != failed)
+                continue;
+            heading(&any, "problems:");
+            describe(child, text, sizeof text);
+            print_about(child, text, text_of(child, "reason"));
+        }
+    return any;
+}
+
+static void print_restarted(const cJSON *children)
+{
+    const cJSON *child;
+    bool any = false;
+
+    cJSON_ArrayForEach(child, children)
+    {
+        int64_t restarts = whole(child, "restarts");
+        char text[CELL];
+
+        if (restarts <= 0 || !in_order(text_of(child, "state")))
+            continue;
+        heading(&any, "restarted before:");
+        snprintf(text, sizeof text, "%lld time%s, at last", (long long)restarts, restarts == 1 ? "" : "s");
+        print_about(child, text, text_of(child, "last_reason"));
     }
+}
+
+/* ---- the service ---- */
+
+static void print_files(const cJSON *tree)
+{
+    const cJSON *files = NULL, *item;
+    const char *config = text_of(tree, "config");
+    int n = 0;
+
+    json_get_array(tree, "config_files", &files, NULL);
+    printf("configuration ");
+    term_write(config, strlen(config));
+    cJSON_ArrayForEach(item, files)
+    {
+        const char *text = cJSON_IsString(item) ? item->valuestring : "", *slash = strrchr(text, '/');
+
+        if (n++ == 0)
+            continue; /* the file itself */
+        printf("%s", n == 2 ? " with conf.d/" : ", ");
+        text = slash ? slash + 1 : text;
+        term_write(text, strlen(text));
+    }
+    putchar('\n');
 }
 
 static void print_listeners(const cJSON *list)
@@ -158,15 +333,21 @@ static void print_status(const cJSON *tree)
 {
     const cJSON *listeners = NULL, *children = NULL;
     char up[64];
+    bool bad;
 
     json_get_array(tree, "listeners", &listeners, NULL);
     json_get_array(tree, "children", &children, NULL);
     span(whole(tree, "uptime_s"), up, sizeof up);
-    printf("fastchat %s, process %lld, up %s, %s\n", text_of(tree, "version"),
-           (long long)whole(tree, "pid"), up, text_of(tree, "config"));
+    printf("fastchat %s, process %lld, up %s\n", text_of(tree, "version"),
+           (long long)whole(tree, "pid"), up);
+    print_files(tree);
     print_listeners(listeners);
     putchar('\n');
     print_children(children);
+    bad = print_bad(children);
+    print_restarted(children);
+    if (!bad)
+        printf("\nno problems\n");
 }
 
 int status_run(const struct command *cmd, int argc, char **argv)

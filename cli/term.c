@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -39,9 +40,24 @@ const char *term_bold(void)
 {
     return colour ? "\033[1m" : "";
 }
+const char *term_red(void)
+{
+    return colour ? "\033[31m" : "";
+}
+const char *term_yellow(void)
+{
+    return colour ? "\033[33m" : "";
+}
 const char *term_plain(void)
 {
     return colour ? "\033[0m" : "";
+}
+
+int term_width(void)
+{
+    struct winsize size = { 0 };
+
+    return out_tty && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 static bool is_control(const unsigned char *s, size_t left)

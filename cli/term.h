@@ -13,7 +13,11 @@ bool term_input_is_tty(void);
 
 /* Escape sequences, or "" without colour (no terminal, NO_COLOR, TERM=dumb). */
 const char *term_bold(void);
+const char *term_red(void);
+const char *term_yellow(void);
 const char *term_plain(void);
+/* Columns of the terminal that stdout is; 0: it is none, or does not say. */
+int term_width(void);
 
 /* Text that a model or another program wrote. On a terminal its control
  * characters other than newline and tab are shown as U+FFFD, so that an answer

@@ -90,6 +90,27 @@ static const struct unit *the_api(const struct supervisor *s)
     return found;
 }
 
+static void put_strings(struct json_writer *w, const char *key, const char *const *list, size_t n)
+{
+    json_key(w, key);
+    json_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        json_str(w, list[i]);
+    json_close(w, ']');
+}
+
+static void put_model(struct json_writer *w, const struct config_group *g)
+{
+    const struct config_value *aliases = &g->values[MODEL_aliases];
+
+    json_open(w, '{');
+    json_kstr(w, "name", g->values[MODEL_name].s);
+    put_strings(w, "aliases", aliases->list, aliases->n_list);
+    json_kstr(w, "path", g->values[MODEL_path].s);
+    json_kint(w, "replicas", g->values[DEFAULTS_replicas].i);
+    json_close(w, '}');
+}
+
 void status_reply(const struct supervisor *s, struct buf *out)
 {
     struct json_writer w = json_writer(out);
@@ -101,10 +122,16 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_kint(&w, "pid", getpid());
     json_kint(&w, "uptime_s", (int64_t)((now - s->started_us) / 1000000));
     json_kstr(&w, "config", s->config->path);
+    put_strings(&w, "config_files", s->config->files, s->config->n_files);
     json_key(&w, "listeners");
     json_open(&w, '[');
     for (size_t i = 0; api && i < api->n_sockets; i++)
         json_str(&w, unit_socket_bound(&api->sockets[i])->text);
+    json_close(&w, ']');
+    json_key(&w, "models");
+    json_open(&w, '[');
+    for (size_t m = 0; m < s->config->n_models; m++)
+        put_model(&w, s->config->models[m]);
     json_close(&w, ']');
     json_key(&w, "children");
     json_open(&w, '[');

@@ -574,6 +574,7 @@ static int on_delay(sd_event_source *s, uint64_t usec, void *user)
     struct unit *u = user;
 
     u->n_restarts++;
+    memcpy(u->last_reason, u->reason, sizeof u->last_reason);
     unit_start(u);
     return 0;
 }
@@ -669,7 +670,6 @@ static void went_down(struct unit *u, bool for_good)
     uint64_t now = clock_mono_us(), delay;
     uint64_t ready_us = u->ready_us ? now - u->ready_us : 0;
 
-    snprintf(u->last_reason, sizeof u->last_reason, "%s", u->stopping ? "" : u->reason);
     if (u->stopping || u->heir)
         set_state(u, UNIT_STOPPED);
     else if (for_good)

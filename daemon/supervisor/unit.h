@@ -58,7 +58,7 @@ struct unit {
     enum unit_state state;
     uint64_t since_us;          /* when it came into that state */
     char reason[512];           /* why it is down, or was last; "" once ready */
-    char last_reason[512];      /* the same, kept */
+    char last_reason[512];      /* why it was last started anew; "": it never was */
     bool stopping;              /* it was told to */
 
     struct unit *heir, *forerunner;     /* see above */

@@ -189,7 +189,8 @@ def supervise(conn, runtime, status):
         if int.from_bytes(asked[6:8], sys.byteorder) == COMMAND:
             command(conn, runtime, json.loads(asked[32:]))
         else:
-            reply(conn, status)
+            well = os.path.exists(runtime + "/well")        # nothing is wrong
+            reply(conn, dict(status, children=status["children"][:1]) if well else status)
     conn.close()
 
 
@@ -207,12 +208,18 @@ def main():
         server.tcp_address = "127.0.0.1:%d" % tcp.server_address[1]
     status = {
         "version": "0.1.0", "pid": 4711, "uptime_s": 7380, "config": "/etc/fastchat/fastchat.conf",
+        "config_files": ["/etc/fastchat/fastchat.conf", "/etc/fastchat/conf.d/10-one.conf", "/etc/fastchat/conf.d/20-two.conf"],
         "listeners": [tcp.tcp_address, "unix:" + runtime + "/api.sock", "unix:/nowhere/api.sock"],
         "children": [
             {"role": "controller", "pid": 12, "state": "ready", "since_s": 59, "restarts": 0, "reason": None,
              "rss_kb": 4096, "stats": {"workers": 1}},
             {"role": "worker", "model": "smollm2", "replica": 0, "pid": 0, "state": "failed", "since_s": 61,
-             "restarts": 11, "reason": "model.gguf: no such file", "rss_kb": 204800, "stats": {"queue_length": 3}}],
+             "restarts": 11, "reason": "model.gguf: no such file", "rss_kb": 204800, "stats": {}},
+            {"role": "worker", "model": "org/fast", "replica": 1, "pid": 14, "state": "ready", "since_s": 7380, "restarts": 2,
+             "reason": "", "last_reason": "was ended by signal 9 (SIGKILL)", "rss_kb": 20480000,
+             "stats": {"queue_length": 3, "running": 2, "prompt_per_s": 120.4, "generated_per_s": 33, "wait_ms": 12, "oldest_wait_ms": 1250}},
+            {"role": "api", "pid": 15, "state": "restarting", "since_s": 0, "restarts": 1, "reason": "ended with exit code 1\x1b[2J",
+             "rss_kb": 4096, "stats": {}}],
     }
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.bind(runtime + "/control.sock")

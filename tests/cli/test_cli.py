@@ -4,14 +4,18 @@
 Usage: test_cli.py FASTCHAT [CASE...]
 """
 import contextlib
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -99,14 +103,25 @@ class Reports(Case):
         self.assertEqual(self.run_cli("models", "--api", "http://" + self.address + "/v1/"), "first\nsecond\n")
         self.assertEqual(json.loads(self.run_cli("models", "--json"))["object"], "list")
 
-    def test_status_is_a_table_without_colour(self):
+    def test_status_is_a_table_without_colour_and_ends_with_what_is_wrong(self):
         lines = self.run_cli("status").splitlines()
-        self.assertEqual(lines[0], "fastchat 0.1.0, process 4711, up 2 h 3 min, /etc/fastchat/fastchat.conf")
-        self.assertIn("listening on %s, unix:%s/api.sock, " % (self.address, self.dir), lines[1])
-        self.assertEqual(lines[3].split(), "CHILD PID STATE SINCE RESTARTS MEMORY QUEUE REASON".split())
-        self.assertRegex(lines[4], r"^controller +12 +ready +59 s +0 +4\.0 MB +- *$")
-        self.assertRegex(lines[5], r"^worker smollm2/0 +- +failed +1 min +11 +200 MB +3 +model\.gguf: no such file$")
-        self.assertNotIn("\x1b", self.out)
+        self.assertEqual(lines[0], "fastchat 0.1.0, process 4711, up 2 h 3 min")
+        self.assertEqual(lines[1], "configuration /etc/fastchat/fastchat.conf with conf.d/10-one.conf, 20-two.conf")
+        self.assertIn("listening on %s, unix:%s/api.sock, " % (self.address, self.dir), lines[2])
+        self.assertEqual(lines[4].split(), "CHILD STATE SINCE RESTARTS MEMORY RUNNING QUEUE PROMPT/S TOKENS/S WAIT PID".split())
+        self.assertRegex(lines[5], r"^controller +ready +59 s +0 +4\.0 MB +- +- +- +- +- +12$")
+        self.assertRegex(lines[6], r"^worker smollm2/0 +failed +1 min +11 +200 MB +- +- +- +- +- +-$")
+        self.assertRegex(lines[7], r"^worker org/fast/1 +ready +2 h 3 min +2 +19\.5 GB +2 +3 +120 +33\.0 +1\.2 s +14$")
+        self.assertEqual(lines[10:13], ["problems:", "  worker smollm2/0: failed for 1 min, 11 restarts: model.gguf: no such file",
+                                       "  api: restarting for 0 s, 1 restart: ended with exit code 1\x1b[2J"])
+        self.assertEqual(lines[14:], ["restarted before:",
+                                      "  worker org/fast/1: 2 times, at last: was ended by signal 9 (SIGKILL)"])
+        self.assertEqual(self.out.count("\x1b"), 1)
+
+    def test_status_without_problems_says_so(self):
+        with open(self.dir + "/well", "w", encoding="utf-8"):
+            self.assertTrue(self.run_cli("status").endswith("\n\nno problems\n"))
+        os.unlink(self.dir + "/well")
 
     def test_status_as_json_is_the_answer_itself(self):
         self.assertEqual(json.loads(self.run_cli("status", "--json"))["pid"], 4711)
@@ -248,10 +263,11 @@ class Chat(Case):
 class Terminal(Case):
     """A person at a terminal: prompts, colour, Ctrl-C."""
 
-    def open(self, *args, **more):
+    def open(self, *args, command="chat", columns=80, **more):
         pid, self.fd = pty.fork()
         if pid == 0:
-            os.execve(PROGRAM, [PROGRAM, "chat", *args], environment(FASTCHAT_RUNTIME_DIR=self.dir, **more))
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+            os.execve(PROGRAM, [PROGRAM, command, *args], environment(FASTCHAT_RUNTIME_DIR=self.dir, **more))
         self.pid, self.seen, self.all = pid, "", ""
 
     def expect(self, text):
@@ -317,6 +333,22 @@ class Terminal(Case):
             self.send("!!exit\n")
             self.assertEqual(self.end(), 0)
             self.assertEqual("\x1b[1m" in self.all, colour)
+
+    def test_status_is_painted_and_fits_the_terminal(self):
+        for columns, shown, hidden in ((120, "PID", None), (80, "TOKENS/S", "PID"), (40, "QUEUE", "SINCE"), (20, "STATE", "QUEUE")):
+            self.open(command="status", columns=columns)
+            self.assertEqual(self.end(), 0)
+            plain = re.sub("\x1b\\[[0-9]*m", "", self.all).split("\r\n")
+            self.assertIn(shown, plain[4])
+            self.assertNotIn(hidden or "nothing", plain[4])
+            if columns >= 40:
+                self.assertLessEqual(max(len(line) for line in plain[4:8]), columns)
+            self.assertIn("\x1b[31mfailed\x1b[0m", self.all)
+            self.assertIn("\x1b[33mrestarting\x1b[0m", self.all)
+            self.assertIn("exit code 1\ufffd[2J", self.all)
+        self.open(command="status", NO_COLOR="1")
+        self.assertEqual(self.end(), 0)
+        self.assertNotIn("\x1b", self.all)
 
     def test_multiline_ends_with_ctrl_d(self):
         self.open("--multiline")

@@ -44,6 +44,7 @@ Test(supervisor, status_tells_of_every_child)
     cr_expect(eq(int, status_number(status, "pid"), s.pid));
     cr_expect(ge(int, status_number(status, "uptime_s"), 0));
     cr_expect(strstr(status_text(status, "config"), "/fastchat.conf") != NULL);
+    cr_expect(strstr(json_find(status, "config_files")->child->valuestring, "fastchat.conf") != NULL);
     cr_expect(strncmp(json_find(status, "listeners")->child->valuestring, "127.0.0.1:", 10) == 0);
     cr_expect(strcmp(json_find(status, "listeners")->child->valuestring, "127.0.0.1:0") != 0);
     child = status_child(status, "ready");

@@ -44,6 +44,7 @@ Test(supervisor_faults, a_crash_loop_waits_longer_each_time_and_ends_in_failed)
     cr_expect(eq(str, (char *)status_text(child, "state"), "failed"));
     cr_expect(eq(str, (char *)status_text(child, "reason"), "ended with exit code 7"));
     cr_expect(eq(int, status_number(child, "restarts"), 5));
+    cr_expect(eq(str, (char *)status_text(child, "last_reason"), (char *)status_text(child, "reason")));
     cr_expect(eq(int, status_number(child, "pid"), 0));
     cr_expect(eq(str, (char *)status_text(status_child(status, "ready"), "state"), "ready"));
     cJSON_Delete(status);
