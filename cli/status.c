@@ -289,6 +289,24 @@ static void print_restarted(const cJSON *children)
     }
 }
 
+static bool print_notes(const cJSON *tree)
+{
+    const cJSON *list = NULL, *item;
+    bool any = false;
+
+    json_get_array(tree, "config_notes", &list, NULL);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *text = cJSON_IsString(item) ? item->valuestring : "";
+
+        heading(&any, "the configuration's notes:");
+        printf("  ");
+        term_write(text, strlen(text));
+        putchar('\n');
+    }
+    return any;
+}
+
 /* ---- the service ---- */
 
 static void print_files(const cJSON *tree)
@@ -345,6 +363,7 @@ static void print_status(const cJSON *tree)
     putchar('\n');
     print_children(children);
     bad = print_bad(children);
+    bad |= print_notes(tree);
     print_restarted(children);
     if (!bad)
         printf("\nno problems\n");

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/utf8.h"
+#include "daemon/model_name.h"
 #include "daemon/supervisor/config_parts.h"
 #include "ipc/address.h"
 
@@ -27,7 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100, MAX_NAME = 128 };
+enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100 };
 
 const struct config_row config_rows[CONFIG_N_KEYS] = {
 #define CONFIG(section, key, type, applies, def, unit, min, max, doc)                              \
@@ -372,11 +373,11 @@ static int read_path(const struct place *p, const char *text, const char **ret)
 /* Names go into URLs, socket names and logs. */
 static int check_name(const struct place *p, const char *text)
 {
-    if (strlen(text) > MAX_NAME)
-        return fault(p, "is longer than %d bytes", MAX_NAME);
+    if (strlen(text) > MODEL_NAME_MAX)
+        return fault(p, "is longer than %d bytes", MODEL_NAME_MAX);
     for (const char *c = text; *c; c++)
-        if (!isalnum((unsigned char)*c) && !strchr("-_.:/@+", *c))
-            return fault(p, "\"%s\" holds a character that is no letter, digit or one of -_.:/@+",
+        if (!model_name_char(*c))
+            return fault(p, "\"%s\" holds a character that is no letter, digit or one of " MODEL_NAME_EXTRA,
                          text);
     return 0;
 }

@@ -96,7 +96,9 @@ struct config {
     struct config_group **listeners;
     size_t n_listeners;
     struct config_group **models;
-    size_t n_models;
+    size_t n_models;            /* those of model_folders last; their `line` is 0 */
+    const char *const *notes;   /* sentences: what was left out and is no fault */
+    size_t n_notes;
     struct arena *arena;
 };
 

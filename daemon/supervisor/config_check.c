@@ -354,8 +354,10 @@ static void check_models(struct check *k)
         if (g->values[MODEL_path].set)
             check_file(k, g);
         check_model_address(k, g);
-        n_workers += (size_t)g->values[DEFAULTS_replicas].i;
     }
+    config_add_folders(c);
+    for (size_t m = 0; m < c->n_models; m++)
+        n_workers += (size_t)c->models[m]->values[DEFAULTS_replicas].i;
     check_names(k);
     if (n_workers > CONFIG_MAX_WORKERS)
         config_fault(k->faults, c->path, 0, "models: %zu workers in all are more than %d", n_workers,

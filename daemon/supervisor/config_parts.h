@@ -24,6 +24,10 @@ void config_fault(struct config_faults *f, const char *file, int line, const cha
  * bits) is refused: -EINVAL, the line and a sentence. */
 int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, struct err *err);
 
+/* Adds the models that lie in supervisor.model_folders; files of the configured
+ * ones have been found. */
+void config_add_folders(struct config *c);
+
 /* What is wrong between values that are each right: missing ones, duplicates,
  * files, addresses, times that contradict each other. */
 void config_check(struct config *c, struct config_faults *faults);

@@ -123,6 +123,7 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_kint(&w, "uptime_s", (int64_t)((now - s->started_us) / 1000000));
     json_kstr(&w, "config", s->config->path);
     put_strings(&w, "config_files", s->config->files, s->config->n_files);
+    put_strings(&w, "config_notes", s->config->notes, s->config->n_notes);
     json_key(&w, "listeners");
     json_open(&w, '[');
     for (size_t i = 0; api && i < api->n_sockets; i++)

@@ -279,6 +279,8 @@ void supervisor_use_config(struct supervisor *s)
 {
     s->restart_limits = restart_limits(s->config);
     log_set_level(log_level_of(config_str(s->config, SUPERVISOR_log_level)));
+    for (size_t i = 0; i < s->config->n_notes; i++)
+        log_event(LOG_NOTICE, "config", NULL, "%s", s->config->notes[i]);
 }
 
 /* Children with many connections inherit what the system allows. */

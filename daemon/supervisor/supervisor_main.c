@@ -70,6 +70,8 @@ static int check(const char *path, int what)
         fprintf(stderr, "%s\n", err_text(&err));
         return EXIT_FAILED;
     }
+    for (size_t i = 0; i < c->n_notes; i++)
+        buf_printf(&text, "%snote: %s\n", what == DUMP ? "# " : "", c->notes[i]);
     if (what == DUMP)
         config_dump(c, &text);
     else

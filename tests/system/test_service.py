@@ -119,6 +119,22 @@ def test_a_model_that_can_not_load_is_failed_with_its_reason_and_others_serve():
         assert "fire" in s.cli("status", "--runtime-dir", s.runtime).stdout
 
 
+def test_files_in_a_model_folder_are_models_and_a_bad_one_is_failed():
+    folder = os.path.join(scratch(), "models.d")
+    os.mkdir(folder)
+    for name, text in (("good one.gguf", '{"play": ["dropped"]}'), ("bad.gguf", "no script"), ("m.gguf", "{}")):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+    with service(scripted("m", HELLO), supervisor=f'model_folders = ( "{folder}" );', defaults='device = "scripted";') as s:
+        assert {m["id"] for m in s.request("GET", "/v1/models")[2]["data"]} == {"m", "bad", "good-one"}
+        assert s.answer("hi", model="good-one") == "dropped" and s.answer("hi") == "Hello world"
+        assert s.child("worker", "bad")["state"] == "failed" and "bad.gguf" in s.child("worker", "bad")["reason"], s.children()
+        status = s.status()
+        assert [m["name"] for m in status["models"]] == ["m", "bad", "good-one"] and len(status["config_notes"]) == 1, status
+        out = s.cli("status", "--runtime-dir", s.runtime).stdout
+        assert f'{folder}/m.gguf: left out: the name "m" is that of models[0]' in out, out
+
+
 def test_a_bounded_queue_answers_503_with_retry_after():
     with service(scripted("m", SLOW, "parallel = 2; queue = 2;"), api="ping_s = 1;") as s:
         held = [s.stream("x") for _ in range(4)]
