@@ -47,6 +47,7 @@ struct child {
     uint64_t beat_us;
     const char *state;          /* one of the words below; NULL: nothing said yet */
     char *state_text;
+    bool replaced;              /* another process goes on in its place */
     bool state_waits;           /* it is not sent yet */
     char *reloaded;             /* answer to the last RELOAD that is not sent yet; else NULL */
     struct child_socket sockets[MAX_SOCKETS];
@@ -181,6 +182,7 @@ static void drain(struct child *c, const cJSON *tree)
     int64_t limit_ms = 0;
 
     json_get_int(tree, "limit_ms", 0, INT64_MAX / 1000, &limit_ms, NULL);
+    json_get_bool(tree, "replaced", &c->replaced, NULL);
     child_state(c, "draining", NULL);
     if (c->ops.drain)
         c->ops.drain((uint64_t)limit_ms, c->ops.user);
@@ -484,6 +486,11 @@ void child_close(struct child *c)
 struct loop *child_loop(struct child *c)
 {
     return c->loop;
+}
+
+bool child_is_replaced(const struct child *c)
+{
+    return c->replaced;
 }
 
 const cJSON *child_settings(struct child *c)

@@ -48,6 +48,8 @@ struct loop *child_loop(struct child *c);
 const cJSON *child_settings(struct child *c);
 /* The listening socket of that name, handed over to the caller; -1: none. */
 int child_take_socket(struct child *c, const char *name);
+/* While it drains: does another process go on in its place? */
+bool child_is_replaced(const struct child *c);
 /* "loading", "ready", "draining", "failed"; text may be NULL. */
 void child_state(struct child *c, const char *state, const char *text);
 /* A request waits for this model (CONTROL_WANT). Said again while it waits:

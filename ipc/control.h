@@ -32,7 +32,8 @@ enum control_type {
     CONTROL_SETTINGS = 16,  /* one fd: a sealed memfd with the settings as JSON */
     CONTROL_LISTEN = 17,    /* {"name"} and one fd: a listening socket */
     CONTROL_START = 18,     /* all settings and sockets are there */
-    CONTROL_DRAIN = 19,     /* {"limit_ms"} finish what runs, take nothing new, exit 0 */
+    CONTROL_DRAIN = 19,     /* {"limit_ms","replaced"} finish what runs, take nothing new, exit 0;
+                             * replaced: another process goes on in this one's place */
     CONTROL_STOP = 20,      /* exit 0 now */
     CONTROL_MODELS = 21,    /* one fd: memfd, the state of all models (docs/wire.md) */
     CONTROL_RELOAD = 22,    /* one fd: memfd with new settings */

@@ -17,15 +17,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* GRACE_US: for the next request of a kept connection once the drain has begun. */
-enum { GRACE_US = 1000000, TICK_MIN_US = 20000, TICK_MAX_US = 1000000 };
+/* GRACE_US: for the next request of a kept connection once the drain has begun.
+ * BLIND_US: how long to wait for the controller before serving without it. */
+enum { GRACE_US = 1000000, BLIND_US = 1000000, TICK_MIN_US = 20000, TICK_MAX_US = 1000000 };
 
 struct process {
     struct api api;
     struct child *child;
     struct routes *routes;
-    struct loop_timer *tick;
+    struct loop_timer *tick, *blind;
     struct http_limits limits;
+    bool serving, draining;
 };
 
 DEFINE_CLEANUP(struct child *, child_close)
@@ -120,7 +122,9 @@ static void on_drain(uint64_t limit_ms, void *user)
 
     uint64_t grace_us = limit_ms / 2 * 1000;
 
-    chat_drain(&p->api);
+    p->draining = true;
+    if (!child_is_replaced(p->child))
+        chat_drain(&p->api);
     log_info("draining: %zu requests run", http_server_active(p->api.server));
     http_server_drain(p->api.server, grace_us < GRACE_US ? grace_us : GRACE_US, on_drained, p);
 }
@@ -177,6 +181,25 @@ static int listen_all(struct process *p, struct err *err)
     }
 }
 
+/* Connections are taken from now on. Until the first table has come this
+ * process knows no worker, and another one that listens may. */
+static void serve(void *user)
+{
+    struct process *p = user;
+    struct err err = { 0 };
+
+    if (p->serving || p->draining)
+        return;
+    p->serving = true;
+    if (listen_all(p, &err) == 0) {
+        child_state(p->child, "ready", NULL);
+        return;
+    }
+    log_error("%s", err_text(&err));
+    child_state(p->child, "failed", err_text(&err));
+    loop_stop(p->api.loop, EXIT_FAILED);
+}
+
 static int start(struct process *p, struct err *err)
 {
     static const struct http_route all = { .path = "/*", .fn = endpoints_handle };
@@ -188,13 +211,16 @@ static int start(struct process *p, struct err *err)
 
     if ((r = http_client_open(p->api.loop, &p->api.client, err)) < 0 ||
         (r = http_server_open(p->api.loop, &config, &p->api.server, err)) < 0 ||
-        (r = routes_open(&p->api, &p->routes, err)) < 0)
+        (r = routes_open(&p->api, serve, p, &p->routes, err)) < 0)
         return r;
     r = loop_timer_new(p->api.loop, on_tick, p, &p->tick);
+    if (r == 0)
+        r = loop_timer_new(p->api.loop, serve, p, &p->blind);
     if (r < 0)
         return err_errno(err, r, "no timer");
     on_tick(p);
-    return listen_all(p, err);
+    loop_timer_set(p->blind, BLIND_US);
+    return 0;
 }
 
 static int open_process(struct process *p, struct err *err)
@@ -223,6 +249,7 @@ static void close_process(struct process *p)
     routes_close(p->routes);
     http_client_close(p->api.client);
     loop_timer_free(p->tick);
+    loop_timer_free(p->blind);
     catalog_free(p->api.catalog);
     upstream_scratch_fini(&p->api.scratch);
     buf_fini(&p->api.out);
@@ -254,7 +281,6 @@ int api_main(int argc, char **argv)
         log_error("%s", err_text(&err));
         child_state(p.child, "failed", err_text(&err));
     } else {
-        child_state(p.child, "ready", NULL);
         code = loop_run(p.api.loop);
     }
     close_process(&p);

@@ -28,6 +28,8 @@ struct routes {
     struct buf line;
     uint64_t delay_us, grace_until_us;
     int status;
+    void (*known)(void *user);  /* NULL: was called */
+    void *user;
     bool silent;                /* the trouble was said once */
 };
 
@@ -53,6 +55,7 @@ static void on_head(struct http_call *call, int status, void *user)
 
 static int take_line(struct routes *r, size_t len)
 {
+    void (*known)(void *) = r->known;
     struct err err = { 0 };
 
     if (len == 0)
@@ -68,6 +71,9 @@ static int take_line(struct routes *r, size_t len)
     r->silent = false;
     r->delay_us = DELAY_MIN_US;
     chat_look(r->api);
+    r->known = NULL;
+    if (known)
+        known(r->user);
     return 0;
 }
 
@@ -115,7 +121,7 @@ static void connect_now(void *user)
         trouble(r, err_text(&err));
 }
 
-int routes_open(struct api *api, struct routes **ret, struct err *err)
+int routes_open(struct api *api, void (*known)(void *user), void *user, struct routes **ret, struct err *err)
 {
     CLEANUP(routes_close) struct routes *r = calloc(1, sizeof *r);
     int got;
@@ -123,6 +129,8 @@ int routes_open(struct api *api, struct routes **ret, struct err *err)
     if (!r)
         return err_set(err, -ENOMEM, "no memory for the routing table");
     r->api = api;
+    r->known = known;
+    r->user = user;
     r->delay_us = DELAY_MIN_US;
     r->line.limit = LINE_BYTES;
     got = loop_timer_new(api->loop, connect_now, r, &r->timer);

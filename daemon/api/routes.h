@@ -15,7 +15,8 @@ struct api;
 struct err;
 struct routes;
 
-int routes_open(struct api *api, struct routes **ret, struct err *err);
+/* known() is called once, with the first table. */
+int routes_open(struct api *api, void (*known)(void *user), void *user, struct routes **ret, struct err *err);
 void routes_close(struct routes *r);                /* NULL is fine */
 DEFINE_CLEANUP(struct routes *, routes_close)
 

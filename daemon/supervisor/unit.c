@@ -295,7 +295,8 @@ static int send_drain(struct unit *u)
     uint64_t left_ms = u->drain_until_us > now ? (u->drain_until_us - now) / 1000 : 0;
     char text[64];
 
-    snprintf(text, sizeof text, "{\"limit_ms\":%" PRIu64 "}", left_ms);
+    snprintf(text, sizeof text, "{\"limit_ms\":%" PRIu64 ",\"replaced\":%s}", left_ms,
+             u->sup->phase == STOP_NOT ? "true" : "false");
     return control_send_json(u->channel, CONTROL_DRAIN, text);
 }
 

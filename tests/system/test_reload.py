@@ -271,14 +271,18 @@ def test_the_longest_unused_model_makes_room():
     on_demand = 'load = "on-demand"; keep_alive = -1;'
     models = ",".join(scripted(n, A, on_demand) for n in ("m1", "m2", "m3"))
     with Service(models=models, supervisor="heartbeat_ms = 50;") as s:
-        assert s.answer("x", model="m1") == "from a"
-        size = until("its size is known", lambda: s.child("worker", model="m1")["rss_kb"]) / 1024
-        code, text = s.reload(models=models, supervisor=f"heartbeat_ms = 50; memory_mb = {int(size * 2.6)};")
-        assert code == 0, text
-        for name in ("m2", "m1", "m3"):         # m1 was used after m2
+        sizes = []
+        for name in ("m1", "m2", "m3"):         # loaded once, each is known by its size
             assert s.answer("x", model=name) == "from a"
             until("it is idle", lambda n=name: s.stats(model=n).get("idle_ms", 0) > 0)
-        until("m2 made room", lambda: s.child("worker", model="m2")["state"] == "stopped")
+            sizes.append(s.child("worker", model=name)["rss_kb"] / 1024)
+            assert s.command("unload", name)[0] == 0
+        code, text = s.reload(models=models, supervisor=f"heartbeat_ms = 50; memory_mb = {int(sum(sizes) * 0.85)};")
+        assert code == 0, text
+        for name in ("m1", "m2", "m1", "m3"):
+            assert s.answer("x", model=name) == "from a"
+            until("it is idle", lambda n=name: s.stats(model=n).get("idle_ms", 0) > 0)
+        assert s.child("worker", model="m2")["state"] == "stopped", "m1 was used after m2"
         assert s.child("worker", model="m1")["state"] == s.child("worker", model="m3")["state"] == "ready"
         assert "m2 is unloaded to make room for m3" in s.log()
 
