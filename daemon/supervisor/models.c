@@ -274,7 +274,7 @@ enum models_progress models_progress(const struct supervisor *s, const char *mod
             err_set(err, -EIO, "%s %s%s", u->name, u->reason, u->state == UNIT_WAITING ? "; it is tried again" : "");
             return MODELS_FAILED;
         }
-        if (load ? u->state != UNIT_READY : u->state != UNIT_STOPPED && u->state != UNIT_FAILED)
+        if (load ? u->state != UNIT_READY : u->pid != 0 || u->state == UNIT_WAITING)
             return MODELS_PENDING;
     }
     if (!found) {
