@@ -37,6 +37,8 @@ static void health(struct http_request *req, void *user)
     http_reply_json(req, w->phase == WORKER_READY ? 200 : 503, status[w->phase]);
 }
 
+enum { STAY_MS = 200 };
+
 enum { COUNT_BODY_BYTES = 8 << 20 };    /* a count has no context that bounds it */
 
 static const struct http_route routes[] = {
@@ -153,20 +155,33 @@ static void drained(void *user)
 
 void worker_leave_when_done(struct worker *w)
 {
-    if (w->phase != WORKER_DRAINING || w->leaving || w->n_jobs)
+    if (w->phase != WORKER_DRAINING || w->staying || w->leaving || w->n_jobs)
         return;
     w->leaving = true;
     http_server_drain(w->server, 0, drained, w);
 }
 
-/* While streams run the sockets stay open and new requests hear a 503. */
+static void stayed(void *user)
+{
+    struct worker *w = user;
+
+    w->staying = false;
+    worker_leave_when_done(w);
+}
+
+/* While streams run the sockets stay open and new requests hear a 503; and for a
+ * moment in any case, for those who ask before they have heard that it leaves:
+ * a connection that is cut looks like a death. */
 static void drain(uint64_t limit_ms, void *user)
 {
     struct worker *w = user;
 
     if (w->phase == WORKER_DRAINING)
         return;
+    w->staying = w->phase == WORKER_READY;
     w->phase = WORKER_DRAINING;
+    if (w->staying)
+        loop_timer_set(w->stay, limit_ms < STAY_MS ? 0 : STAY_MS * 1000);
     log_notice("draining: %u requests are left", w->n_jobs);
     registrar_leave(w->registrar);
     worker_leave_when_done(w);
@@ -189,17 +204,17 @@ static int reload(const cJSON *tree, void *user, struct err *err)
 {
     struct worker *w = user;
     CLEANUP(arena_free) struct arena *arena = arena_new(0);
-    struct settings fresh = w->set;
+    struct settings old = w->set;
     bool same;
     int r;
 
     if (!arena)
         return err_set(err, -ENOMEM, "no memory");
-    r = settings_renew(tree, arena, &fresh, err);
+    /* In place: the loader may be reading the rest of them. */
+    r = settings_renew(tree, arena, &w->set, err);
     if (r < 0)
         return r;
-    same = same_standing(&fresh, &w->set);
-    w->set = fresh;
+    same = same_standing(&old, &w->set);
     arena_free(w->renewed);
     w->renewed = STEAL(arena);
     if (!same && w->phase == WORKER_READY)
@@ -355,6 +370,9 @@ static int worker_start(struct worker *w, struct err *err)
         err_place(err, "settings");
         return r;
     }
+    r = loop_timer_new(w->loop, stayed, w, &w->stay);
+    if (r < 0)
+        return err_errno(err, r, "timer");
     if ((r = open_sockets(w, err)) < 0 || (r = registrar_open(w, &w->registrar, err)) < 0)
         return r;
     return start_loading(w, err);
@@ -366,6 +384,7 @@ static void worker_stop(struct worker *w, int code)
     if (w->loader_runs)
         _exit(code);
     registrar_close(w->registrar);
+    loop_timer_free(w->stay);
     http_server_close(w->server);       /* cancels what runs, so before the engine */
     http_client_close(w->client);
     if (w->wake.events)

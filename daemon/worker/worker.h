@@ -36,6 +36,8 @@ struct worker {
     struct http_server *server;
     struct http_client *client;
     struct registrar *registrar;
+    bool staying;                       /* it drains, and not all that ask may know */
+    struct loop_timer *stay;
     bool leaving;                       /* the server drains */
 
     struct engine_pulse pulse;

@@ -39,6 +39,7 @@ Test(worker_life, while_loading_status_answers_and_generation_is_503)
         cr_expect(eq(int, reply.status, 503), "%s", paths[i]);
         cr_expect(not(zero(ptr, strcasestr(reply.head.data, "retry-after:"))), "%s", paths[i]);
         cr_expect(not(zero(ptr, strstr(reply.body.data, "the model is loading"))), "%s", reply.body.data);
+        cr_expect(i > 0 || strstr(reply.body.data, "\"code\":\"loading\""), "%s", reply.body.data);
         reply_fini(&reply);
     }
     reply = rig_ask(&r, "GET", "/health", NULL);
@@ -318,6 +319,7 @@ Test(worker_life, draining_finishes_what_runs_and_refuses_the_rest)
     reply = rig_ask(&r, "POST", "/fastchat/generate", "{\"prompt\":\"p\"}");
     cr_expect(eq(int, reply.status, 503));
     cr_expect(not(zero(ptr, strcasestr(reply.head.data, "retry-after:"))));
+    cr_expect(not(zero(ptr, strstr(reply.body.data, "\"code\":\"draining\""))), "%s", reply.body.data);
     reply_fini(&reply);
     reply = rig_ask(&r, "POST", "/model_details", "{}");
     cr_expect(eq(int, reply.status, 200));
@@ -332,7 +334,7 @@ Test(worker_life, draining_finishes_what_runs_and_refuses_the_rest)
     rig_clean(&r);
 }
 
-Test(worker_life, an_idle_or_a_loading_worker_drains_at_once)
+Test(worker_life, an_idle_or_a_loading_worker_drains_by_itself)
 {
     struct rig r;
 
