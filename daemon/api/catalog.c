@@ -137,12 +137,16 @@ static bool model_answers_to(const struct model *m, const char *name)
     return strcmp(m->name, name) == 0 || names_have(m->aliases, m->n_aliases, name);
 }
 
+/* Of ours by the model's own name only: while an alias goes from one model to
+ * another, workers of both may list it. */
 static bool worker_serves(const struct worker *w, const struct model *m)
 {
+    bool own_name = m->configured && w->native;
+
     if (!w->listed)
         return false;
     for (size_t i = 0; i < w->n_models; i++)
-        if (model_answers_to(m, w->models[i]))
+        if (own_name ? strcmp(m->name, w->models[i]) == 0 : model_answers_to(m, w->models[i]))
             return true;
     return false;
 }
@@ -155,12 +159,32 @@ bool catalog_serves(const struct catalog *c, const struct model *m)
     return false;
 }
 
+static struct model *find_configured(const struct catalog *c, const char *name)
+{
+    struct model *m = c->models;
+
+    while (m && !(m->configured && model_answers_to(m, name)))
+        m = m->next;
+    return m;
+}
+
+/* The settings' word counts before the name that some worker came with. */
 struct model *catalog_find(struct catalog *c, const char *name)
 {
-    for (struct model *m = c->models; m; m = m->next)
-        if (model_answers_to(m, name) && (m->configured || catalog_serves(c, m)))
+    struct model *m = find_configured(c, name);
+
+    if (m)
+        return m;
+    for (m = c->models; m; m = m->next)
+        if (model_answers_to(m, name) && catalog_serves(c, m))
             return m;
     return NULL;
+}
+
+/* Known from the table only, and wanted: served, and no alias of the settings. */
+static bool is_found(const struct catalog *c, const struct model *m)
+{
+    return catalog_serves(c, m) && !find_configured(c, m->name);
 }
 
 static struct model *find_any(struct model *list, const char *name)
@@ -207,7 +231,7 @@ static void drop_unused_models(struct catalog *c)
     for (struct model **at = &c->models; *at;) {
         struct model *m = *at;
 
-        if (m->configured || m->leases || catalog_serves(c, m)) {
+        if (m->configured || m->leases || is_found(c, m)) {
             at = &m->next;
             continue;
         }
@@ -524,7 +548,7 @@ int catalog_list(struct catalog *c, struct catalog_entry **ret, size_t *ret_n)
     for (struct model *m = c->models; m; m = m->next) {
         int64_t context = context_of(c, m);
 
-        if (!m->configured && !catalog_serves(c, m))
+        if (!m->configured && !is_found(c, m))
             continue;
         list[n++] = (struct catalog_entry){ m->name, m, context, status_of(c, m) };
         for (size_t i = 0; i < m->n_aliases; i++)

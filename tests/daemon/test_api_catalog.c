@@ -255,3 +255,59 @@ Test(api_catalog, a_controller_that_starts_anew_takes_nobody_out)
     table(c, WORKER("b", "0", "1"));
     cr_expect(eq(sz, catalog_n_workers(c), 1));
 }
+
+static void configure(struct catalog *c, const char *models)
+{
+    CLEANUP(json_delete) cJSON *tree = cJSON_Parse(models);
+    struct err err = { 0 };
+
+    cr_assert(zero(int, catalog_configure(c, tree, &err)), "%s", err_text(&err));
+}
+
+static char *names_of(struct catalog *c)
+{
+    static char text[256];
+    CLEANUP(mem_free) struct catalog_entry *list = NULL;
+    size_t n, len = 0;
+
+    cr_assert(zero(int, catalog_list(c, &list, &n)));
+    text[0] = 0;
+    for (size_t i = 0; i < n; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s ", list[i].id);
+    return text;
+}
+
+#define NAMED(name, models)                                                                        \
+    "{\"name\":\"" name "\",\"models\":[" models "],\"unix\":\"/" name "\",\"native\":true}"
+
+/* The api, the workers and the controller hear of it one after the other. */
+Test(api_catalog, an_alias_that_goes_to_another_model_never_leads_to_the_wrong_one)
+{
+    CLEANUP(catalog_free) struct catalog *c = make("[{\"name\":\"a\",\"aliases\":[\"x\"]},{\"name\":\"b\"}]");
+
+    table(c, NAMED("wa", "\"a\",\"x\"") "," NAMED("wb", "\"b\""));
+    configure(c, "[{\"name\":\"a\"},{\"name\":\"b\",\"aliases\":[\"x\"]}]");
+    cr_expect(eq(str, catalog_find(c, "x")->name, "b"));
+    for (int i = 0; i < 4; i++)
+        cr_expect(eq(str, catalog_pick(c, catalog_find(c, "x"), NULL, 0, 0)->name, "wb"));
+    table(c, NAMED("wa", "\"a\"") "," NAMED("wb", "\"b\",\"x\""));
+    cr_expect(eq(str, catalog_find(c, "x")->name, "b"));
+    cr_expect(eq(str, names_of(c), "a b x "));
+}
+
+Test(api_catalog, a_new_alias_is_listed_once_whoever_hears_of_it_first)
+{
+    CLEANUP(catalog_free) struct catalog *c = make("[{\"name\":\"a\"}]");
+
+    table(c, NAMED("wa", "\"a\",\"x\""));
+    cr_expect(eq(str, names_of(c), "a x "));
+    configure(c, "[{\"name\":\"a\",\"aliases\":[\"x\",\"y\"]}]");
+    cr_expect(eq(str, names_of(c), "a x y "));
+    cr_expect(eq(str, catalog_find(c, "x")->name, "a"));
+    table(c, NAMED("wa", "\"a\",\"x\",\"y\""));
+    cr_expect(eq(str, names_of(c), "a x y "));
+    configure(c, "[{\"name\":\"a\"}]");
+    table(c, NAMED("wa", "\"a\""));
+    cr_expect(eq(str, names_of(c), "a "));
+    cr_expect(catalog_find(c, "x") == NULL);
+}
