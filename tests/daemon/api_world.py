@@ -154,7 +154,9 @@ class Answer:
 
 
 class World:
-    def __init__(self, program, models, **settings):
+    def __init__(self, program, models, listener=None, **settings):
+        """With a listener, which stays the caller's, the process shares it with others."""
+        self.listener = listener
         self.folder = tempfile.mkdtemp(prefix="fastchat-api-")
         self.program, self.settings = program, {
             "role": "api", "log_level": "debug", "runtime_dir": self.folder, "heartbeat_ms": 1000,
@@ -170,7 +172,9 @@ class World:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.controller = await Server(self.settings["controller"], self.feed).open()
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        shared = self.listener is not None
+        if not shared:
+            self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.port = self.listener.getsockname()[1]
         fd = theirs.fileno()
 
@@ -187,7 +191,8 @@ class World:
         self.send_memfd(SETTINGS, self.settings)
         self.send(LISTEN, {"name": "api.0"}, [self.listener.fileno()])
         self.send(START)
-        self.listener.close()
+        if not shared:
+            self.listener.close()
         asyncio.get_running_loop().add_reader(self.channel, self.on_channel)
         await self.state("ready")
         return self

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 import traceback
 
@@ -946,6 +947,58 @@ async def a_drain_answers_what_still_comes_on_open_connections(w):
         assert answer.status == 200 and answer.headers["connection"] == "close"
         assert await wait(reader.read()) == b""
     assert await wait(w.process.wait()) == 0
+
+
+@case
+async def a_process_takes_over_from_one_that_drains_and_no_client_notices(w):
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    listener.setblocking(False)
+    body = json.dumps({"model": "m", "messages": "x"}).encode()
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    over, progress, counts = asyncio.Event(), asyncio.Event(), [0, 0]
+
+    async def ask(world, keep):
+        writer = None
+        while not over.is_set():
+            if not writer:
+                reader, writer = await wait(asyncio.open_connection("127.0.0.1", world.port))
+            writer.write(request)
+            answer = await world.answer(reader, writer)
+            assert answer.status == 200, answer.body
+            counts[keep] += 1
+            progress.set()
+            if not keep or answer.headers.get("connection") == "close":
+                writer.close()
+                writer = None
+
+    async def opened():
+        world = await World(w.program, MODEL, listener=listener).open()
+        await world.worker("a", two_words)
+        return world
+
+    old = await opened()
+    clients = [asyncio.create_task(ask(old, i % 2)) for i in range(8)]
+
+    async def more(n=200):
+        goal = [c + n for c in counts]
+        while any(c < g for c, g in zip(counts, goal)):
+            for task in clients:
+                assert not task.done() or task.result()
+            progress.clear()
+            await wait(progress.wait())
+
+    for _ in range(3):
+        await more()
+        new = await opened()
+        old.send(DRAIN, {"limit_ms": 60000})
+        assert await wait(old.process.wait()) == 0
+        await more()
+        await old.close()
+        old = new
+    over.set()
+    await asyncio.gather(*clients)
+    await old.close()
+    listener.close()
 
 
 @case
