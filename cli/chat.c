@@ -6,11 +6,12 @@
  *
  * Source   FastChat contract, "CLI chat", for the commands
  */
-#include "cli/commands.h"
+#include "cli/chat.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/fetch.h"
 #include "cli/models.h"
@@ -22,12 +23,12 @@
 #include <string.h>
 
 struct chat {
-    struct target target;
-    const char *model, *system, *message;
-    struct arg_number temperature, top_p, max_tokens;
-    bool multiline, no_history;
-    bool tty;    /* somebody types */
-    bool failed; /* a message was not answered */
+    const struct target *target;
+    const char *model;
+    const struct chat_args *args;
+    bool tty;     /* somebody types */
+    bool failed;  /* a message was not answered */
+    bool stopped; /* Ctrl-C, and nobody types: there is no prompt to come back to */
     struct conversation *conversation;
 };
 
@@ -98,12 +99,12 @@ static void write_request(const struct chat *c, struct buf *out)
     json_key(&w, "messages");
     conversation_write(c->conversation, &w);
     json_kbool(&w, "stream", true);
-    if (c->temperature.given)
-        json_knum(&w, "temperature", c->temperature.value);
-    if (c->top_p.given)
-        json_knum(&w, "top_p", c->top_p.value);
-    if (c->max_tokens.given)
-        json_kint(&w, "max_tokens", (int64_t)c->max_tokens.value);
+    if (c->args->temperature.given)
+        json_knum(&w, "temperature", c->args->temperature.value);
+    if (c->args->top_p.given)
+        json_knum(&w, "top_p", c->args->top_p.value);
+    if (c->args->max_tokens.given)
+        json_kint(&w, "max_tokens", (int64_t)c->args->max_tokens.value);
     json_close(&w, '}');
 }
 
@@ -111,7 +112,7 @@ static void write_request(const struct chat *c, struct buf *out)
 static int ask(struct chat *c, struct answer *a)
 {
     BUF_LOCAL body = BUF_INIT;
-    struct fetch f = { .target = &c->target, .path = "/v1/chat/completions" };
+    struct fetch f = { .target = c->target, .path = "/v1/chat/completions" };
     int r;
 
     write_request(c, &body);
@@ -151,7 +152,7 @@ static void drop_pair(struct chat *c)
 
 static int start_anew(struct chat *c)
 {
-    struct conversation *fresh = conversation_new(c->system);
+    struct conversation *fresh = conversation_new(c->args->system);
 
     if (!fresh)
         return -ENOMEM;
@@ -165,7 +166,7 @@ static void say(struct chat *c, const char *message)
     struct answer a = { 0 };
     int r;
 
-    if ((c->no_history && start_anew(c) < 0) ||
+    if ((c->args->no_history && start_anew(c) < 0) ||
         conversation_add(c->conversation, true, message) < 0) {
         term_error("no memory");
         c->failed = true;
@@ -182,9 +183,13 @@ static void say(struct chat *c, const char *message)
         r = conversation_add(c->conversation, false, buf_str(&a.text));
     if (r == FETCH_INTERRUPTED) {
         term_was_interrupted();
-        printf("stopped generation.\n");
         drop_pair(c);
-        reprint(c);
+        c->stopped = !c->tty || term_ended();
+        c->failed |= c->stopped;
+        if (!c->stopped) {
+            printf("stopped generation.\n");
+            reprint(c);
+        }
     } else if (r < 0) {
         term_error("%s", err_text(&a.err));
         drop_pair(c);
@@ -298,7 +303,7 @@ static int read_message(const struct chat *c, struct buf *ret)
     if (c->tty)
         printf("%suser:%s ", term_bold(), term_plain());
     fflush(stdout);
-    if (!c->multiline)
+    if (!c->args->multiline)
         return term_read_line(ret);
     buf_clear(ret);
     while ((r = term_read_line(&line)) == 0) {
@@ -313,9 +318,9 @@ static int read_message(const struct chat *c, struct buf *ret)
 static int converse(struct chat *c)
 {
     BUF_LOCAL message = BUF_INIT;
-    int r;
+    int r = 0;
 
-    while ((r = read_message(c, &message)) == 0) {
+    while (!c->stopped && (r = read_message(c, &message)) == 0) {
         const char *text = buf_str(&message);
 
         if (!text[0] || strcmp(text, "!!exit") == 0) {
@@ -333,47 +338,57 @@ static int converse(struct chat *c)
     return r < 0 || (c->failed && !c->tty) ? CLI_FAILED : CLI_DONE;
 }
 
-int chat_run(const struct command *cmd, int argc, char **argv)
+int chat_with(const struct target *api, const char *model, const struct chat_args *args)
 {
-    struct service_args service = { 0 };
-    struct chat c = { 0 };
-    CLEANUP(mem_free) char *first = NULL;
-    struct err err = { 0 };
+    struct chat c = { .target = api, .model = model, .args = args };
     int r;
-    const struct arg args[] = {
-        SERVICE_ARG_API(service),
-        { "message", ARG_TEXT, &c.message, "TEXT", "say this, print the answer, end" },
-        { "max-tokens", ARG_COUNT, &c.max_tokens, "N", "longest answer", 1, 1 << 24 },
-        { "multiline", ARG_FLAG, &c.multiline, NULL,
-          "a message ends with Ctrl-D on an empty line" },
-        { "no-history", ARG_FLAG, &c.no_history, NULL, "each message begins a new conversation" },
-        SERVICE_ARG_RUNTIME(service),
-        { "system", ARG_TEXT, &c.system, "TEXT", "the system message" },
-        { "temperature", ARG_NUMBER, &c.temperature, "X", "randomness, 0 to 2", 0, 2 },
-        { "top-p", ARG_NUMBER, &c.top_p, "X", "share of the likeliest tokens, 0 to 1", 0, 1 },
-    };
 
-    r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &c.model, 1);
-    if (r != ARGS_RUN)
-        return r;
-    c.tty = !c.message && term_input_is_tty();
-    if (service_api(&service, &c.target, &err) < 0 || models_first(&c.target, &first, &err) < 0)
-        return service_failed(&err);
-    if (!c.model)
-        c.model = first;
-    c.conversation = conversation_new(c.system);
-    if (!c.conversation || !c.model) {
-        term_error(c.model ? "no memory" : "the service has no model");
-        conversation_free(c.conversation);
+    c.tty = !args->message && term_input_is_tty();
+    c.conversation = conversation_new(args->system);
+    if (!c.conversation) {
+        term_error("no memory");
         return CLI_FAILED;
     }
     if (c.tty)
         printf("Talking to %s. Commands: !!exit !!reset !!remove !!regen !!save NAME !!load NAME; "
                "Ctrl-C stops an answer.\n",
-               c.model);
-    if (c.message)
-        say(&c, c.message);
-    r = c.message ? (c.failed ? CLI_FAILED : CLI_DONE) : converse(&c);
+               model);
+    if (args->message)
+        say(&c, args->message);
+    r = args->message ? (c.failed ? CLI_FAILED : CLI_DONE) : converse(&c);
     conversation_free(c.conversation);
     return r;
+}
+
+int chat_run(const struct command *cmd, int argc, char **argv)
+{
+    struct service_args service = { 0 };
+    struct chat_args chat = { 0 };
+    struct target api;
+    const char *model = NULL;
+    CLEANUP(mem_free) char *first = NULL;
+    struct err err = { 0 };
+    int r;
+    const struct arg args[] = {
+        SERVICE_ARG_API(service),
+        CHAT_ARG_MESSAGE(chat),
+        { "max-tokens", ARG_COUNT, &chat.max_tokens, "N", "longest answer", 1, 1 << 24 },
+        CHAT_ARG_MULTILINE(chat),
+        CHAT_ARG_NO_HISTORY(chat),
+        SERVICE_ARG_RUNTIME(service),
+        CHAT_ARG_SYSTEM(chat),
+        { "temperature", ARG_NUMBER, &chat.temperature, "X", "randomness, 0 to 2", 0, 2 },
+        { "top-p", ARG_NUMBER, &chat.top_p, "X", "share of the likeliest tokens, 0 to 1", 0, 1 },
+    };
+
+    r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &model, 1);
+    if (r != ARGS_RUN)
+        return r;
+    if (service_api(&service, &api, &err) < 0 || models_first(&api, &first, &err) < 0)
+        return service_failed(&err);
+    if (!model && !first) {
+        term_error("the service has no model");
+        return CLI_FAILED;
+    }
+    return chat_with(&api, model ? model : first, &chat);
 }

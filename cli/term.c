@@ -9,12 +9,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { LINE_MAX_BYTES = 8 << 20 };
 
-static bool colour, out_tty;
+static bool colour, out_tty, end_came;
 static int interrupt_fd = -1;
+static pid_t end_child;
 static struct buf pending; /* read from stdin, not yet handed out */
 
 static bool is_set(const char *name)
@@ -120,17 +122,46 @@ void term_complain(const char *text)
     fprintf(stderr, "%s\n", buf_str(&clean));
 }
 
-int term_interrupts(void)
+/* The same descriptor again where it is there: it watches more signals then. */
+static void watch_signals(const int *numbers, size_t n)
 {
     sigset_t set;
 
-    if (interrupt_fd >= 0)
-        return interrupt_fd;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
+    for (size_t i = 0; i < n; i++)
+        sigaddset(&set, numbers[i]);
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
-        interrupt_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+        interrupt_fd = signalfd(interrupt_fd, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int term_interrupts(void)
+{
+    if (interrupt_fd < 0)
+        watch_signals((const int[]){ SIGINT }, 1);
     return interrupt_fd;
+}
+
+void term_catch_end(void)
+{
+    struct sigaction hangup;
+    bool ignored = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+
+    /* as nohup(1) wants it, SIGHUP stays ignored */
+    watch_signals((const int[]){ SIGINT, SIGTERM, SIGCHLD, SIGHUP }, ignored ? 3 : 4);
+}
+
+void term_end_with(pid_t child)
+{
+    end_child = child;
+}
+
+/* One signal may stand for the ends of several children, so the child is asked
+ * for; it is left to whoever waits for it. */
+static bool child_has_ended(void)
+{
+    siginfo_t info = { 0 };
+
+    return end_child && waitid(P_PID, (id_t)end_child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
 }
 
 bool term_was_interrupted(void)
@@ -138,9 +169,18 @@ bool term_was_interrupted(void)
     struct signalfd_siginfo info;
     bool any = false;
 
-    while (interrupt_fd >= 0 && read(interrupt_fd, &info, sizeof info) == sizeof info)
+    while (interrupt_fd >= 0 && read(interrupt_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD && !child_has_ended())
+            continue;
         any = true;
+        end_came |= info.ssi_signo != SIGINT;
+    }
     return any;
+}
+
+bool term_ended(void)
+{
+    return end_came;
 }
 
 /* A line that is whole in `pending`, or all of it when the input has ended. */
@@ -172,6 +212,8 @@ static int wait_for_input(void)
 
 int term_read_line(struct buf *ret)
 {
+    if (end_came)
+        return LINE_INTERRUPTED;
     while (!take_line(ret, false)) {
         char *room = buf_room(&pending, 65536);
         ssize_t n;

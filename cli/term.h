@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Reads the environment and the kind of stdout, once. */
 void term_open(void);
@@ -35,10 +36,18 @@ void term_complain(const char *text);
 enum { LINE_EOF = 1, LINE_INTERRUPTED = 2 };
 
 int term_interrupts(void); /* the descriptor; -1: none could be made */
-/* Empties it; true when Ctrl-C was pressed since the last time. */
+/* Empties it; true when Ctrl-C was pressed, or the end came, since the last time. */
 bool term_was_interrupted(void);
 
-/* The next line without its newline. 0, LINE_EOF, LINE_INTERRUPTED, -E2BIG for a
+/* For a program that has to clean up: from here on SIGTERM, SIGHUP (unless it was
+ * ignored) and the end of the child that term_end_with() names come through the
+ * descriptor too. After the first of them term_ended() is true, and no line is
+ * read any more. */
+void term_catch_end(void);
+void term_end_with(pid_t child); /* 0: of none */
+bool term_ended(void);
+
+/* The next line without its newline. 0, LINE_EOF, LINE_INTERRUPTED (ended too), -E2BIG for a
  * line over 8 MB, -errno. After LINE_EOF a terminal may be read again. */
 int term_read_line(struct buf *ret);
 
