@@ -7,6 +7,7 @@
 int chat_run(const struct command *cmd, int argc, char **argv);
 int control_run(const struct command *cmd, int argc, char **argv);
 int models_run(const struct command *cmd, int argc, char **argv);
+int run_run(const struct command *cmd, int argc, char **argv);
 int status_run(const struct command *cmd, int argc, char **argv);
 int test_message_run(const struct command *cmd, int argc, char **argv);
 

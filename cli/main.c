@@ -28,6 +28,13 @@ static const struct command commands[] = {
       "and nothing\n"
       "changes. Ctrl-C leaves; the service goes on with it.\n",
       control_run },
+    { "run", "PATH|NAME", "Chat with one model, or serve it, without a configuration",
+      "PATH is a GGUF file; NAME a model that the running service offers (then that one is talked "
+      "to), or a\n"
+      "file here or in a folder of models. Otherwise a service of its own is started and ends with "
+      "the program.\n"
+      "In the conversation the commands of 'fastchat chat' work.\n",
+      run_run },
     { "status", "", "Show the parts of the service and how they are", NULL, status_run },
     { "test-message", "[MODEL]", "Ask one question through controller and worker, past the API",
       NULL, test_message_run },

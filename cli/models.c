@@ -95,6 +95,33 @@ static int check_ready(const cJSON *tree, struct err *err)
     return 0;
 }
 
+int models_ready(const struct target *api, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    int r = ask(api, NULL, &tree, err);
+
+    return r < 0 ? r : check_ready(tree, err);
+}
+
+bool models_has(const struct target *api, const char *name)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    const cJSON *list = NULL, *item;
+    struct err ignored = { 0 };
+
+    if (ask(api, NULL, &tree, &ignored) < 0)
+        return false;
+    json_get_array(tree, "data", &list, NULL);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *id = id_of(item);
+
+        if (id && strcmp(id, name) == 0)
+            return true;
+    }
+    return false;
+}
+
 int models_run(const struct command *cmd, int argc, char **argv)
 {
     struct service_args service = { 0 };

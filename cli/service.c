@@ -252,6 +252,34 @@ int service_api(const struct service_args *args, struct target *ret, struct err 
     return r < 0 ? r : pick_listener(status, ret, err);
 }
 
+int service_url(const struct service_args *args, struct buf *ret, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *status = NULL;
+    const cJSON *list = NULL, *item;
+    const char *best = NULL;
+    char address[256];
+    int r = service_status(args, &status, NULL, err);
+
+    if (r < 0)
+        return r;
+    json_get_array(status, "listeners", &list, NULL);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *text = cJSON_IsString(item) ? item->valuestring : "";
+
+        if (text[0] && (!best || (strncmp(best, "unix:", 5) == 0 && strncmp(text, "unix:", 5) != 0)))
+            best = text;
+    }
+    if (!best)
+        return err_set(err, -ENOENT, "the service listens nowhere");
+    loopback(address, sizeof address, best);
+    if (strncmp(best, "unix:", 5) == 0)
+        buf_adds(ret, best);
+    else
+        buf_printf(ret, "http://%s/v1", address);
+    return 0;
+}
+
 int service_controller(const struct service_args *args, struct target *ret, struct err *err)
 {
     CLEANUP(json_delete) cJSON *status = NULL;

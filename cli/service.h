@@ -49,6 +49,11 @@ int service_command(const struct service_args *args, const char *json, int inter
 int service_api(const struct service_args *args, struct target *ret, struct err *err);
 int service_controller(const struct service_args *args, struct target *ret, struct err *err);
 
+/* The URL that clients are given: that of its first TCP address, or else
+ * "unix:PATH". */
+struct buf;
+int service_url(const struct service_args *args, struct buf *ret, struct err *err);
+
 /* Says what went wrong and, where a part did not answer, where to look; the
  * program's exit code. */
 int service_failed(const struct err *err);

@@ -56,7 +56,7 @@ class Case(unittest.TestCase):
 class Usage(Case):
     def test_help_names_every_command_and_each_command_helps(self):
         out = self.run_cli("--help")
-        for name in ("chat", "load", "models", "reload", "status", "test-message", "unload", "upgrade"):
+        for name in ("chat", "load", "models", "reload", "run", "status", "test-message", "unload", "upgrade"):
             self.assertIn("  " + name, out)
             self.assertIn("Usage: fastchat " + name, self.run_cli(name, "--help"))
             self.assertIn("--help", self.out)
@@ -72,6 +72,12 @@ class Usage(Case):
                             (("chat", "--temperature", "3"), "between 0 and 2"),
                             (("chat", "--max-tokens", "1.5"), "whole number"), (("chat", "--t", "1"), "could mean several"),
                             (("chat", "--no-history=1"), "takes no value"), (("chat", "a", "b"), "one argument too many"),
+                            (("run",), "needs a model"), (("run", "m", "--listen", "127.0.0.1:1"), "--listen needs --serve"),
+                            (("run", "m", "--serve", "--message", "x"), "exclude each other"),
+                            (("run", "m", "--serve", "--listen", "nowhere"), "'nowhere' is no address"),
+                            (("run", "m", "--serve", "--listen", "unix:/x"), "needs HOST:PORT"),
+                            (("run", "m", "--name", "two words"), "--name: a name has"), (("run", "m", "--device", "gpu"), "not 'gpu'"),
+                            (("run", "m", "--top-k", "1.5"), "whole number"), (("run", "m", "--temperature", "9"), "between 0 and 2"),
                             (("load",), "needs a model's name"), (("reload", "x"), "one argument too many"),
                             (("unload", "a", "b"), "one argument too many"), (("status", "x"), "one argument too many"),
                             (("test-message", "a", "--model-name", "b"), "named twice")):
@@ -258,6 +264,26 @@ class Chat(Case):
             out = self.run_cli("chat", text=word + "\na\n", code=1)
             self.assertTrue(out.endswith("user=a\n"), out)
             self.assertIn(reason, self.err)
+
+
+class Run(Case):
+    def test_a_model_of_the_running_service_is_talked_to_there(self):
+        self.assertEqual(self.run_cli("run", "second", "--message", "a"), "user=a\n")
+        self.assertEqual(self.run_cli("run", "first", "--system", "S", text="a\nb\n"),
+                         "system=S/user=a\nsystem=S/user=a/assistant=system=S/user=a/user=b\n")
+        self.assertEqual(self.run_cli("run", "first", "--serve"), "first is served already at http://%s/v1\n" % self.address)
+
+    def test_what_goes_with_a_request_is_sent_and_the_rest_is_said_to_be_the_services(self):
+        out = self.run_cli("run", "second", "--max-tokens", "7", "--temperature", "0.5", "--context", "9", "--template", "raw", "--message", "params")
+        self.assertEqual(json.loads(out), {"model": "second", "stream": True, "temperature": 0.5, "max_tokens": 7})
+        self.assertEqual(self.err, "fastchat: the running service offers second, with its own context\n"
+                                   "fastchat: the running service offers second, with its own template\n")
+
+    def test_what_is_no_model_and_no_file_is_said(self):
+        for word, reason in (("third", "there is no model 'third'"), ("./third", "./third: No such file"), ("api.sock", "api.sock: ")):
+            self.run_cli("run", word, code=1)
+            self.assertIn(reason, self.err)
+            self.assertEqual(self.err.count("\n"), 1)
 
 
 class Terminal(Case):
