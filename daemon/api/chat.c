@@ -468,14 +468,15 @@ static bool read_answer(struct choice *c)
 }
 
 /* Some foreign workers end their stream without a reason. */
-static void end_of_frames(struct choice *c)
+static bool end_of_frames(struct choice *c)
 {
     struct upstream_event ev;
 
-    upstream_event_init(&ev);
-    ev.finish_reason = "stop";
+    if (foreign_end(&c->foreign, &c->chat->api->scratch, &ev) < 0)
+        return false;
     finish_came(c, &ev);
     flush(c->chat);
+    return true;
 }
 
 static void on_done(struct http_call *call, const struct http_call_result *result, void *user)
@@ -493,8 +494,11 @@ static void on_done(struct http_call *call, const struct http_call_result *resul
             next_try(c, FAILED_ANSWERED);
         return;
     }
-    if (!result->error && c->stage == STAGE_STREAM && c->admitted && !c->finished)
-        end_of_frames(c);
+    if (!result->error && c->stage == STAGE_STREAM && c->admitted && !c->finished &&
+        !end_of_frames(c)) {
+        fail_with(chat, 503, NULL, "No memory for this answer.");
+        return;
+    }
     if (c->finished) {
         catalog_release_worker(chat->api->catalog, STEAL(c->worker));
         if (all_finished(chat, true))
@@ -577,6 +581,7 @@ int choice_start(struct choice *c)
         catalog_lease_worker(c->worker);
         c->stage = c->worker->native ? STAGE_GENERATE : STAGE_CONV;
         foreign_fini(&c->foreign);
+        c->foreign = (struct foreign){ .whole = !chat->spec.stream };
         if (c->stage == STAGE_CONV && !chat->spec.tree)
             err_set(&err, -EAGAIN, "is of another kind than those that were here before");
         else if (call_worker(c, &err) == 0)

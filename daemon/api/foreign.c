@@ -18,7 +18,7 @@ void foreign_fini(struct foreign *f)
     buf_fini(&f->prompt);
     buf_fini(&f->stops);
     buf_fini(&f->stop_tokens);
-    buf_fini(&f->sent);
+    buf_fini(&f->last);
 }
 
 /* ---- the prompt ---- */
@@ -36,11 +36,15 @@ static void write_stops(struct foreign *f, const struct chat_request *r,
     for (const char *const *s = t ? conv_stops(t) : NULL; s && *s; s++)
         json_str(&stops, *s);
     json_close(&stops, ']');
+    if (t)
+        ids = conv_stop_tokens(t, &n);
+    if (n + r->n_stop_tokens == 0) {
+        json_null(&tokens);             /* as from a Python api for a template without any */
+        return;
+    }
     json_open(&tokens, '[');
     for (size_t i = 0; i < r->n_stop_tokens; i++)
         json_int(&tokens, r->stop_tokens[i]);
-    if (t)
-        ids = conv_stop_tokens(t, &n);
     for (size_t i = 0; i < n; i++)
         json_int(&tokens, ids[i]);
     json_close(&tokens, ']');
@@ -142,10 +146,9 @@ void foreign_write_question(const struct foreign *f, const char *model, bool wit
     json_close(&w, '}');
 }
 
-static void write_number(struct json_writer *w, const char *key, double v)
+static double given(double v, double otherwise)
 {
-    if (!isnan(v))
-        json_knum(w, key, v);
+    return isnan(v) ? otherwise : v;
 }
 
 void foreign_write(const struct foreign *f, const struct chat_request *r, unsigned choice,
@@ -157,13 +160,14 @@ void foreign_write(const struct foreign *f, const struct chat_request *r, unsign
     json_open(&w, '{');
     json_kstr(&w, "model", r->model);
     json_kstr(&w, "prompt", buf_str(&f->prompt));
-    write_number(&w, "temperature", r->temperature);
-    write_number(&w, "top_p", r->top_p);
-    write_number(&w, "presence_penalty", r->presence_penalty);
-    write_number(&w, "frequency_penalty", r->frequency_penalty);
-    write_number(&w, "repetition_penalty", r->repetition_penalty);
-    if (r->has_top_k)
-        json_kint(&w, "top_k", r->top_k > 0 ? r->top_k : -1);
+    /* A Python api leaves none of these out, and workers were written against it. */
+    json_knum(&w, "temperature", given(r->temperature, 1));
+    json_knum(&w, "top_p", given(r->top_p, 1));
+    json_kint(&w, "top_k", r->has_top_k && r->top_k > 0 ? r->top_k : -1);
+    json_knum(&w, "presence_penalty", given(r->presence_penalty, 0));
+    json_knum(&w, "frequency_penalty", given(r->frequency_penalty, 0));
+    if (!isnan(r->repetition_penalty))
+        json_knum(&w, "repetition_penalty", r->repetition_penalty);
     if (r->has_seed)
         json_kint(&w, "seed", r->seed + choice);
     json_kint(&w, "max_new_tokens",
@@ -180,28 +184,63 @@ void foreign_write(const struct foreign *f, const struct chat_request *r, unsign
 /* ---- what comes back ---- */
 
 /* Length of the text without the U+FFFD at its end. */
-static size_t settled(const char *text)
+static size_t settled(const char *text, size_t len)
 {
-    size_t len = strlen(text);
-
     while (len >= 3 && memcmp(text + len - 3, REPLACEMENT, 3) == 0)
         len -= 3;
     return len;
 }
 
-static void take_text(struct foreign *f, const char *text, bool last, struct upstream_scratch *s,
-                      struct upstream_event *ret)
+static bool starts_character(char c)
 {
-    size_t len = last ? strlen(text) : settled(text);
+    return ((unsigned char)c & 0xC0) != 0x80;
+}
 
-    if (len <= f->sent.len || memcmp(text, buf_str(&f->sent), f->sent.len) != 0)
+/* Bytes that both texts begin with, up to the end of a character. */
+static size_t shared(const struct buf *a, const char *b, size_t len)
+{
+    size_t n = 0, max = a->len < len ? a->len : len;
+
+    while (n < max && a->data[n] == b[n])
+        n++;
+    while (n > 0 && n < len && !starts_character(b[n]))
+        n--;
+    return n;
+}
+
+/* Sends what lies beyond the characters that were sent. */
+static void send_beyond(struct foreign *f, const char *text, size_t len, struct upstream_scratch *s,
+                        struct upstream_event *ret)
+{
+    size_t at = 0, n = 0;
+
+    for (; at < len; at++)
+        if (starts_character(text[at]) && n++ == f->n_sent)
+            break;
+    if (at == len)
         return;
-    json_quote(&s->text, text + f->sent.len, len - f->sent.len);
-    buf_add(&f->sent, text + f->sent.len, len - f->sent.len);
+    for (size_t i = at; i < len; i++)
+        f->n_sent += starts_character(text[i]);
+    json_quote(&s->text, text + at, len - at);
     if (s->text.failed)
         return;
     ret->text = s->text.data + 1;
     ret->text_len = s->text.len - 2;
+}
+
+static void take_text(struct foreign *f, const char *text, bool last, struct upstream_scratch *s,
+                      struct upstream_event *ret)
+{
+    size_t len = strlen(text);
+
+    if (last) {
+        send_beyond(f, text, len, s, ret);
+        return;
+    }
+    if (!f->whole)
+        send_beyond(f, text, shared(&f->last, text, settled(text, len)), s, ret);
+    buf_clear(&f->last);
+    buf_add(&f->last, text, len);
 }
 
 static const char *reason_of(const char *name)
@@ -246,6 +285,16 @@ static int parse_tree(struct foreign *f, const cJSON *tree, struct upstream_scra
     return 0;
 }
 
+int foreign_end(struct foreign *f, struct upstream_scratch *s, struct upstream_event *ret)
+{
+    upstream_event_init(ret);
+    buf_clear(&s->text);
+    ret->kind = UPSTREAM_FINISH;
+    ret->finish_reason = "stop";
+    send_beyond(f, buf_str(&f->last), f->last.len, s, ret);
+    return s->text.failed ? -ENOMEM : 0;
+}
+
 int foreign_parse(struct foreign *f, const char *frame, size_t len, struct upstream_scratch *s,
                   struct upstream_event *ret, struct err *err)
 {
@@ -259,7 +308,7 @@ int foreign_parse(struct foreign *f, const char *frame, size_t len, struct upstr
     r = json_parse(frame, len, NULL, &tree, err);
     if (r == 0)
         r = parse_tree(f, tree, s, ret, err);
-    if (r == 0 && (s->text.failed || f->sent.failed))
+    if (r == 0 && (s->text.failed || f->last.failed))
         r = -ENOMEM;
     return r == -ENOMEM || r == 0 ? r : -EPROTO;
 }

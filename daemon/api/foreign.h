@@ -4,10 +4,13 @@
  * Such a worker renders nothing. It is asked for its conversation template,
  * its window and the length of the prompt that was rendered from it, and then
  * gets that prompt. Its frames carry the whole text so far; a client gets what
- * is new in it. The end of the text may be an unfinished character, which such
- * workers show as U+FFFD until it is whole, so those at the end are held back.
- * A worker that takes back what was sent already can not be followed: what it
- * says is dropped until it agrees again.
+ * is new in it. The end of a frame may change yet: an unfinished character is
+ * shown as U+FFFD until it is whole, and a word may be written anew once its
+ * end is known. So a client gets only what two frames in a row agree on, and
+ * the rest with the last one; an answer that is not streamed is the last frame's
+ * text. Where a worker takes back more than that, the client gets what
+ * lies beyond as many characters as it has: nothing is sent twice, and the
+ * answer goes on.
  *
  * Source   FastChat contract, 2.1-2.3, 2.6, 4.5-4.9
  */
@@ -30,9 +33,11 @@ enum { FOREIGN_FRAME_END = 0 };         /* what ends a frame; upstream_lines_fee
 
 struct foreign {
     struct buf prompt;
-    struct buf stops, stop_tokens;      /* JSON arrays */
+    struct buf stops, stop_tokens;      /* JSON */
     int64_t window, n_prompt;           /* tokens */
-    struct buf sent;                    /* text that has become events */
+    bool whole;                         /* no text before the last frame */
+    struct buf last;                    /* text of the frame before */
+    size_t n_sent;                      /* characters that have become events */
 };
 
 void foreign_fini(struct foreign *f);
@@ -58,5 +63,8 @@ void foreign_write(const struct foreign *f, const struct chat_request *r, unsign
  * kind is UPSTREAM_FINISH and text_len is not 0. */
 int foreign_parse(struct foreign *f, const char *frame, size_t len, struct upstream_scratch *s,
                   struct upstream_event *ret, struct err *err);
+/* The stream ended in good order without a reason, as some workers' do: the
+ * text that was held back, and "stop". 0 or -ENOMEM. */
+int foreign_end(struct foreign *f, struct upstream_scratch *s, struct upstream_event *ret);
 
 #endif

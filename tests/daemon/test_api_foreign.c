@@ -60,8 +60,34 @@ Test(api_foreign, the_prompt_is_rendered_from_the_workers_template)
     foreign_write(&f, &r, 1, &out);
     cr_expect(eq(str, out.data,
                  "{\"model\":\"m\",\"prompt\":\"SYS USER: hi ASSISTANT: yo</s>USER: q ASSISTANT:\","
-                 "\"temperature\":0.5,\"top_k\":-1,\"seed\":6,\"max_new_tokens\":12,\"echo\":false,"
+                 "\"temperature\":0.5,\"top_p\":1,\"top_k\":-1,\"presence_penalty\":0,\"frequency_penalty\":0,\"seed\":6,\"max_new_tokens\":12,\"echo\":false,"
                  "\"logprobs\":null,\"stop\":[\"a\",\"###\"],\"stop_token_ids\":[7,2]}"));
+    chat_request_fini(&r);
+    foreign_fini(&f);
+}
+
+Test(api_foreign, a_request_that_says_little_is_asked_as_from_a_python_api)
+{
+    /* Contract 12.3. */
+    static const char conv[] =
+        "{\"conv\":{\"name\":\"vicuna_v1.1\",\"system_template\":\"{system_message}\","
+        "\"system_message\":\"SYS\",\"system_message_vision\":\"\",\"roles\":[\"USER\",\"ASSISTANT\"],"
+        "\"messages\":[],\"offset\":0,\"sep_style\":2,\"sep\":\" \",\"sep2\":\"</s>\","
+        "\"stop_str\":null,\"stop_token_ids\":null,\"max_image_size_mb\":null}}";
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    CLEANUP(json_delete) cJSON *tree = cJSON_Parse(conv);
+    struct foreign f = { .window = 100, .n_prompt = 26 };
+    struct chat_request r;
+    struct api_error e = { 0 };
+    BUF_LOCAL out = BUF_INIT;
+
+    parse_request("{\"model\":\"vic-a\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", a, &r);
+    cr_assert(zero(int, foreign_render(&f, &r, tree, &e)), "%s", e.message);
+    foreign_write(&f, &r, 0, &out);
+    cr_expect(eq(str, out.data,
+                 "{\"model\":\"vic-a\",\"prompt\":\"SYS USER: hi ASSISTANT:\",\"temperature\":1,\"top_p\":1,\"top_k\":-1,"
+                 "\"presence_penalty\":0,\"frequency_penalty\":0,\"max_new_tokens\":74,\"echo\":false,\"logprobs\":null,"
+                 "\"stop\":[],\"stop_token_ids\":null}"));
     chat_request_fini(&r);
     foreign_fini(&f);
 }
@@ -125,25 +151,92 @@ static void feed(struct foreign *f, const char *frame, struct upstream_scratch *
     buf_addc(all, '|');
 }
 
+/* The texts, one frame each, and at the end (unless it ends without a reason) the last one once more with "stop". */
+static void deltas(const char *const *texts, size_t n, bool reason, bool whole, const char *want)
+{
+    struct foreign f = { .whole = whole };
+    struct upstream_scratch s = { 0 };
+    struct upstream_event ev;
+    BUF_LOCAL all = BUF_INIT;
+    BUF_LOCAL frame = BUF_INIT;
+
+    for (size_t i = 0; i < n; i++) {
+        buf_clear(&frame);
+        buf_printf(&frame, "{\"text\": \"%s\", \"error_code\": 0, \"finish_reason\": null}", texts[i]);
+        feed(&f, frame.data, &s, &ev, &all);
+        cr_expect(eq(int, ev.kind, UPSTREAM_TEXT));
+    }
+    if (reason) {
+        buf_clear(&frame);
+        buf_printf(&frame, "{\"text\": \"%s\", \"error_code\": 0, \"finish_reason\": \"stop\"}", texts[n - 1]);
+        feed(&f, frame.data, &s, &ev, &all);
+    } else {
+        cr_assert(zero(int, foreign_end(&f, &s, &ev)));
+        buf_add(&all, ev.text, ev.text_len);
+        buf_addc(&all, '|');
+    }
+    cr_expect(eq(int, ev.kind, UPSTREAM_FINISH));
+    cr_expect(eq(str, (char *)ev.finish_reason, "stop"));
+    cr_expect(eq(str, all.data, (char *)want));
+    foreign_fini(&f);
+    upstream_scratch_fini(&s);
+}
+
+#define DELTAS(reason, whole, want, ...)                                                           \
+    deltas((const char *const[]){ __VA_ARGS__ }, sizeof((const char *const[]){ __VA_ARGS__ }) / sizeof(char *), \
+           reason, whole, want)
+
 Test(api_foreign, cumulative_frames_become_deltas)
+{
+    /* Contract 12.2. */
+    DELTAS(true, false, "|Hel|lo \xE4\xBD\xA0||\xE5\xA5\xBD|", "Hel", "Hello \xE4\xBD\xA0", "Hello \xE4\xBD\xA0\\ufffd",
+           "Hello \xE4\xBD\xA0\xE5\xA5\xBD");
+}
+
+Test(api_foreign, text_that_is_written_anew_is_sent_once)
+{
+    /* Contract 12.2 and 4.9. */
+    DELTAS(true, false, "|ab|X|||YZ|", "abc", "abX", "abXY", "ab", "abXYZ");
+    DELTAS(false, false, "|ab|X|||YZ|", "abc", "abX", "abXY", "ab", "abXYZ");
+    /* Two characters that begin with the same byte. */
+    DELTAS(true, false, "|a|\xC3\xAF|x|", "a\xC3\xA9", "a\xC3\xAF", "a\xC3\xAFx");
+    /* A word that its end joins to the one before. */
+    DELTAS(true, false, "|I do||n't| go|", "I do", "I do n", "I don't", "I don't go");
+}
+
+Test(api_foreign, what_can_not_be_taken_back_is_not_sent_twice)
+{
+    DELTAS(true, false, "|abc|| there| \xC3\xA9|t\xC3\xA9|", "abc", "abcd", "xyz there", "xyz there \xC3\xA9", "xyz there \xC3\xA9t\xC3\xA9");
+    DELTAS(true, false, "|abc|||", "abc", "abcd", "a");
+}
+
+Test(api_foreign, an_answer_that_is_not_streamed_is_the_last_frame)
+{
+    DELTAS(true, true, "||||xyz|", "abc", "abcd", "abcd", "xyz");
+    DELTAS(false, true, "||xy\xEF\xBF\xBD|", "abc", "xy\\ufffd");
+}
+
+Test(api_foreign, the_end_of_a_text_is_its_own_even_where_it_is_odd)
+{
+    DELTAS(true, false, "|na||\xC3\xAFve \\\"x\xEF\xBF\xBD|", "na", "na\\ufffd", "na\xC3\xAFve \\\"x\\ufffd");
+    DELTAS(false, false, "||", "");
+}
+
+Test(api_foreign, the_numbers_of_a_frame_are_its_workers)
 {
     struct foreign f = { 0 };
     struct upstream_scratch s = { 0 };
     struct upstream_event ev;
     BUF_LOCAL all = BUF_INIT;
 
-    feed(&f, "{\"text\": \"na\", \"error_code\": 0, \"finish_reason\": null}", &s, &ev, &all);
-    feed(&f, "{\"text\": \"na\\ufffd\", \"error_code\": 0}", &s, &ev, &all);
-    feed(&f, "{\"text\": \"na\\u00efve \\\"\", \"error_code\": 0}", &s, &ev, &all);
-    feed(&f, "{\"text\": \"nothing\", \"error_code\": 0}", &s, &ev, &all);      /* taken back: dropped */
-    feed(&f, "{\"text\": \"na\\u00efve \\\"x\", \"error_code\": 0, \"usage\": {\"prompt_tokens\": 4, "
+    feed(&f, "{\"text\": \"a\", \"error_code\": 0, \"usage\": {\"prompt_tokens\": 4, "
              "\"completion_tokens\": 5, \"total_tokens\": 9}}", &s, &ev, &all);
     cr_expect(eq(int, ev.kind, UPSTREAM_TEXT));
     cr_expect(ev.prompt_tokens == 4 && ev.completion_tokens == 5);
-    feed(&f, "{\"text\": \"na\\u00efve \\\"x\\ufffd\", \"error_code\": 0, \"finish_reason\": \"length\"}", &s, &ev, &all);
+    feed(&f, "{\"text\": \"a\", \"error_code\": 0, \"usage\": {}, \"finish_reason\": \"length\"}", &s, &ev, &all);
+    cr_expect(ev.prompt_tokens == -1 && ev.completion_tokens == -1);
     cr_expect(eq(int, ev.kind, UPSTREAM_FINISH));
     cr_expect(eq(str, (char *)ev.finish_reason, "length"));
-    cr_expect(eq(str, all.data, "na||\xC3\xAFve \\\"||x|\xEF\xBF\xBD|"));
     foreign_fini(&f);
     upstream_scratch_fini(&s);
 }

@@ -666,8 +666,9 @@ async def a_worker_of_the_contract_is_asked_as_fastchat_asks(w):
     assert got["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     assert [p for p, _ in seen] == ["/worker_get_conv_template", "/model_details", "/count_token", "/worker_generate_stream"]
     assert seen[2][1] == {"model": "m", "prompt": "SYS USER: hi ASSISTANT:"}
-    assert seen[3][1] == {"model": "m", "prompt": "SYS USER: hi ASSISTANT:", "max_new_tokens": 7, "echo": False,
-                          "logprobs": None, "stop": ["x"], "stop_token_ids": []}
+    assert seen[3][1] == {"model": "m", "prompt": "SYS USER: hi ASSISTANT:", "temperature": 1, "top_p": 1, "top_k": -1,
+                          "presence_penalty": 0, "frequency_penalty": 0, "max_new_tokens": 7, "echo": False,
+                          "logprobs": None, "stop": ["x"], "stop_token_ids": None}
     events = await (await w.chat(stream=True, n=2, whole=False)).events()
     assert said(events, 0) == said(events, 1) == "Hello" and events[-1] == "data: [DONE]"
     assert [c["delta"].get("content") for e in data(events) for c in e["choices"] if c["index"] == 1] == [
@@ -678,7 +679,14 @@ async def a_worker_of_the_contract_is_asked_as_fastchat_asks(w):
 async def a_worker_of_the_contract_may_fail_in_its_own_ways(w):
     a = await w.worker("a", fastchat_worker(["Hi"], last=False), native=False)
     for _ in range(2):                  # no reason: SGLang's worker
-        assert (await w.chat()).json()["choices"][0]["finish_reason"] == "stop"
+        got = (await w.chat()).json()["choices"][0]
+        assert (got["finish_reason"], got["message"]["content"]) == ("stop", "Hi")
+        events = await (await w.chat(stream=True, whole=False)).events()
+        assert said(events, 0) == "Hi" and '"finish_reason":"stop"' in events[-2] and events[-1] == "data: [DONE]"
+    for last in (True, False):          # text that is written anew
+        a.play = fastchat_worker(["abc", "abX", "abXY", "ab", "abXYZ"], last=last)
+        assert said(await (await w.chat(stream=True, whole=False)).events(), 0) == "abXYZ"
+        assert (await w.chat()).json()["choices"][0]["message"]["content"] == "abXYZ"
     a.play = fastchat_worker(["out of memory"], last=False, error_code=50002)
     assert (await w.chat()).json()["error"]["message"] == "out of memory"
     a.play = fastchat_worker(["Hi"], count=100)
