@@ -42,8 +42,10 @@ struct loop {
     int code;
 };
 
+/* sd-event fires a time up to its accuracy late, also one that has come
+ * already; what is due at once is a deferred source of its own. */
 struct loop_timer {
-    sd_event_source *source;
+    sd_event_source *source, *at_once;
     loop_fn fn;
     void *user;
 };
@@ -247,6 +249,14 @@ static int on_timer(sd_event_source *source, uint64_t when, void *user)
     return 0;
 }
 
+static int on_at_once(sd_event_source *source, void *user)
+{
+    struct loop_timer *t = user;
+
+    t->fn(t->user);             /* may free t */
+    return 0;
+}
+
 int loop_timer_new(struct loop *l, loop_fn fn, void *user, struct loop_timer **ret)
 {
     struct loop_timer *t = calloc(1, sizeof *t);
@@ -259,6 +269,10 @@ int loop_timer_new(struct loop *l, loop_fn fn, void *user, struct loop_timer **r
     r = sd_event_add_time(l->event, &t->source, CLOCK_MONOTONIC, UINT64_MAX, ACCURACY_US, on_timer, t);
     if (r >= 0)
         r = sd_event_source_set_enabled(t->source, SD_EVENT_OFF);
+    if (r >= 0)
+        r = sd_event_add_defer(l->event, &t->at_once, on_at_once, t);
+    if (r >= 0)
+        r = sd_event_source_set_enabled(t->at_once, SD_EVENT_OFF);
     if (r < 0) {
         loop_timer_free(t);
         return r;
@@ -272,6 +286,7 @@ void loop_timer_free(struct loop_timer *t)
     if (!t)
         return;
     sd_event_source_disable_unref(t->source);
+    sd_event_source_disable_unref(t->at_once);
     free(t);
 }
 
@@ -279,6 +294,11 @@ void loop_timer_set(struct loop_timer *t, uint64_t in_us)
 {
     uint64_t when;
 
+    sd_event_source_set_enabled(t->at_once, in_us ? SD_EVENT_OFF : SD_EVENT_ONESHOT);
+    if (!in_us) {
+        sd_event_source_set_enabled(t->source, SD_EVENT_OFF);
+        return;
+    }
     if (__builtin_add_overflow(clock_mono_us(), in_us, &when))
         when = UINT64_MAX;
     sd_event_source_set_time(t->source, when);
@@ -288,6 +308,7 @@ void loop_timer_set(struct loop_timer *t, uint64_t in_us)
 void loop_timer_off(struct loop_timer *t)
 {
     sd_event_source_set_enabled(t->source, SD_EVENT_OFF);
+    sd_event_source_set_enabled(t->at_once, SD_EVENT_OFF);
 }
 
 int loop_post(struct loop *l, loop_fn fn, void *user)

@@ -58,7 +58,8 @@ int loop_arm(struct loop *l, struct loop_io *io, uint32_t events);   /* changes 
 void loop_remove(struct loop *l, struct loop_io *io);                /* not added: fine */
 
 /* A timer on the monotonic clock with 1 ms accuracy, off until set. Setting it
- * again moves it; it fires once a setting. */
+ * again moves it; it fires once a setting, and one that is set to 0 in the
+ * loop's next round. */
 int loop_timer_new(struct loop *l, loop_fn fn, void *user, struct loop_timer **ret);
 void loop_timer_free(struct loop_timer *t);         /* NULL is fine; also inside its own fn */
 void loop_timer_set(struct loop_timer *t, uint64_t in_us);

@@ -188,6 +188,32 @@ Test(loop, a_timer_fires_once_a_setting_and_never_early)
     loop_timer_free(timer);
 }
 
+static void fires_at_once(void *user)
+{
+    if (++n_fired < 3)
+        loop_timer_set(timer, 0);
+}
+
+/* Pending before any wait; a time, also one that has come, is something to wait for. */
+Test(loop, a_timer_that_is_set_to_zero_fires_without_any_wait)
+{
+    sd_event *e = loop_event(loop);
+
+    cr_assert(zero(int, loop_timer_new(loop, fires_at_once, NULL, &timer)));
+    loop_timer_set(timer, UINT64_MAX);
+    loop_timer_set(timer, 0);
+    for (int i = 1; i <= 3; i++) {
+        cr_assert(gt(int, sd_event_prepare(e), 0));
+        cr_assert(gt(int, sd_event_dispatch(e), 0));
+        cr_expect(eq(int, n_fired, i));
+    }
+    loop_timer_set(timer, 0);
+    loop_timer_set(timer, UINT64_MAX);      /* moved away again */
+    cr_assert(zero(int, sd_event_run(e, 0)));
+    cr_expect(eq(int, n_fired, 3));
+    loop_timer_free(timer);
+}
+
 static void frees_itself(void *user)
 {
     loop_timer_free(timer);
