@@ -839,6 +839,7 @@ void http_server_close(struct http_server *s)
 int http_server_listen(struct http_server *s, int fd, struct err *err)
 {
     const int one = 1, idle_s = 60, interval_s = 15, count = 4;
+    const unsigned silent_ms = (unsigned)(s->config.limits.stall_us / 1000);
     struct listener *l = calloc(1, sizeof *l);
     int r;
 
@@ -852,12 +853,15 @@ int http_server_listen(struct http_server *s, int fd, struct err *err)
         return err_errno(err, r, "HTTP server: listening socket %d", fd);
     }
     /* Accepted sockets inherit these; on a Unix socket they fail and do no harm.
-     * Keep-alive probes find hosts that vanished under a silent stream. */
+     * Keep-alive probes find hosts that vanished under a silent stream. While
+     * bytes are on their way there are no probes, and the kernel would go on
+     * sending them for a quarter of an hour: the last option ends that. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
     l->next = s->listeners;
     s->listeners = l;
     return 0;

@@ -27,7 +27,8 @@
  * Slow readers: http_stream_write() gives HTTP_FULL once more than
  * `high_water` bytes wait; the bytes are taken all the same, and the source
  * should pause until `on_drain`. A client that takes nothing for `stall_us`
- * is gone, and so is one for which 64 MB of a stream wait.
+ * is gone, also one whose host does not acknowledge what was sent, and so is
+ * one for which 64 MB of a stream wait.
  *
  * The server itself answers HEAD through GET routes (the handler sees "HEAD";
  * no body is sent), OPTIONS where no route takes it (204 with Allow), and

@@ -1,5 +1,6 @@
 #include "net.h"
 
+#include <linux/filter.h>
 #include <stdarg.h>
 
 /* ---- the server under test ---- */
@@ -785,6 +786,29 @@ Test(http_server_stall, a_client_that_never_reads_again_is_gone, .init = short_s
     wait_for(n_gone == 2);
     wait_for(http_server_conns(server) == 0);
     cr_expect(zero(int, n_done));
+}
+
+/* A host that is switched off: from here on its socket drops every segment, so
+ * nothing is acknowledged and no end ever comes. */
+static void fall_silent(struct client *c)
+{
+    struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+    const struct sock_fprog program = { .len = 1, .filter = &drop };
+
+    cr_assert(zero(int, setsockopt(c->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program)));
+}
+
+Test(http_server_stall, a_host_that_is_gone_in_the_middle_of_a_stream_is_noticed, .init = short_stall, .fini = teardown)
+{
+    struct client *c = asks(GET("/stream")), *other = asks(GET("/stream"));
+
+    wait_for(n_held == 2 && has(c, "\r\n\r\n"));
+    fall_silent(c);
+    http_stream_write(held[0], "x", 1);
+    http_stream_write(held[1], "x", 1);
+    wait_for(n_gone == 1);
+    wait_for(http_server_conns(server) == 1);
+    cr_expect(not(other->eof));
 }
 
 /* ---- clients that leave ---- */
