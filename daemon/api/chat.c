@@ -24,7 +24,7 @@
 enum {
     CONNECT_US = 2000000,
     LINGER_US = 5000000,                /* for the end of a call whose last line has come */
-    STALL_US = 120000000,               /* a reader that takes nothing for so long has left */
+    LAG_US = 120000000,                 /* a reader that does not catch up for so long is let go */
     WHOLE_BYTES = 4 << 20,              /* of a worker's answer that is no stream */
     ANSWER_BYTES = 64 << 20,            /* of one choice that is not streamed */
     /* Others come first so long after one that was not there, or was not taking requests. */
@@ -719,7 +719,7 @@ static void tick(struct chat *chat, uint64_t now)
         finish(chat);
         return;
     }
-    if (chat->paused && now - chat->pause_us > STALL_US) {
+    if (chat->paused && now - chat->pause_us > LAG_US) {
         struct http_request *req = chat->req;
 
         release(chat);
