@@ -60,7 +60,8 @@ static int get_limits(const cJSON *settings, struct http_limits *ret, struct err
         json_get_int(limits, "body_mb", 1, 1024, &body_mb, err) < 0 ||
         get_seconds(limits, "header_s", &ret->header_us, err) < 0 ||
         get_seconds(limits, "body_s", &ret->body_us, err) < 0 ||
-        get_seconds(limits, "idle_s", &ret->idle_us, err) < 0)
+        get_seconds(limits, "idle_s", &ret->idle_us, err) < 0 ||
+        get_seconds(limits, "stall_s", &ret->stall_us, err) < 0)
         return -EINVAL;
     ret->max_conns = (uint32_t)conns;
     ret->header_bytes = (uint32_t)header_kb << 10;
