@@ -34,6 +34,7 @@ struct request {
     uint64_t content_length;
     struct buf body;                    /* its limit is the request's */
     size_t body_fed;                    /* bytes on the wire, chunk framing included */
+    bool too_large;                     /* the body's limit was in the way, not memory */
     const char *fault;                  /* what is wrong with it */
 
     /* http_server.c */
@@ -89,6 +90,7 @@ struct http_server {
     struct loop_timer *tick;
     struct listener *listeners;
     bool listeners_paused;
+    uint64_t told_us;                   /* when `shortage` was called last; 0: never */
     int reserve_fd;                     /* given up to refuse a connection when out of descriptors */
     struct http_conn *conns, *dead;
     size_t n_conns, n_linger, n_active;

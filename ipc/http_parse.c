@@ -129,6 +129,7 @@ static int on_body(llhttp_t *p, const char *at, size_t len)
 {
     struct request *r = p->data;
 
+    r->too_large = r->body.limit && len > r->body.limit - r->body.len;
     buf_add(&r->body, at, len);
     return r->body.failed ? -1 : 0;
 }
@@ -331,7 +332,7 @@ int request_parse_body(struct request *r, const char *data, size_t len, size_t *
     }
     r->body_fed += len;
     if (r->body.failed)
-        return -fault(r, 413, "Request body too large");
+        return r->too_large ? -fault(r, 413, "Request body too large") : -fault(r, 503, "Out of memory");
     if (e != HPE_OK)
         return -fault(r, 400, r->parser.reason ? r->parser.reason : "Malformed body");
     if (r->chunked && r->body_fed > 6 * r->body.len + FRAMING)

@@ -30,6 +30,7 @@ enum {
     LINGER_US = 2000000,
     ACCEPT_BUDGET = 64,         /* connections a turn, so that those there are served too */
     REFUSED_MAX = 256,          /* connections over max_conns that are being told so */
+    TELL_US = 60000000,
     UNROUTED_BODY = 65536,      /* what is read of a body that nobody wants, to keep the connection */
 };
 
@@ -667,9 +668,20 @@ static void conn_accepted(struct http_server *s, int fd)
     conn_error(c, 503, "Too many connections");
 }
 
-/* Out of descriptors: the one kept for this is given up, so that the client is
- * told instead of left waiting, and accepting rests until the next sweep. */
-static void refuse_without_fd(struct http_server *s, int listen_fd)
+static void tell_short(struct http_server *s, int error)
+{
+    uint64_t now = clock_mono_us();
+
+    if (!s->config.shortage || (s->told_us && now - s->told_us < TELL_US))
+        return;
+    s->told_us = now;
+    s->config.shortage(error, s->config.user);
+}
+
+/* Out of descriptors: the one kept for this is given up for a moment, so that
+ * the client is told instead of left waiting. False: even so it could not be
+ * accepted. */
+static bool refuse_without_fd(struct http_server *s, int listen_fd)
 {
     static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
                                "Content-Length: 0\r\nConnection: close\r\n\r\n";
@@ -684,8 +696,7 @@ static void refuse_without_fd(struct http_server *s, int listen_fd)
         close(fd);
     }
     s->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    listeners_arm(s, true);
-    loop_timer_set(s->tick, SWEEP_US);
+    return fd >= 0;
 }
 
 static void on_listener(struct loop_io *io, uint32_t events)
@@ -705,7 +716,11 @@ static void on_listener(struct loop_io *io, uint32_t events)
         if (fd >= 0) {
             conn_accepted(s, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            refuse_without_fd(s, io->fd);
+            tell_short(s, -errno);
+            if (refuse_without_fd(s, io->fd))
+                continue;
+            listeners_arm(s, true);             /* until the next sweep */
+            loop_timer_set(s->tick, SWEEP_US);
             break;
         } else if (errno == EAGAIN) {
             break;

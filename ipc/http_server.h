@@ -119,6 +119,9 @@ struct http_config {
     /* Every answered or abandoned request, also those the server answered; comes
      * before on_done or on_gone. Method and path are "-" when none was read. */
     void (*access)(const struct http_request *req, void *user);
+    /* Connections are refused because descriptors or memory (error: -EMFILE, …)
+     * are short; at most once a minute. May not close the server. */
+    void (*shortage)(int error, void *user);
 };
 
 int http_server_open(struct loop *l, const struct http_config *config, struct http_server **ret,

@@ -166,6 +166,11 @@ static void on_stats(struct json_writer *w, void *user)
 
 /* ---- start and end ---- */
 
+static void on_shortage(int error, void *user)
+{
+    log_warning("connections are refused: %s", strerror(-error));
+}
+
 static int listen_all(struct process *p, struct err *err)
 {
     char name[16];
@@ -207,6 +212,7 @@ static int start(struct process *p, struct err *err)
     const struct http_config config = {
         .routes = &all, .n_routes = 1, .user = &p->api, .limits = p->limits,
         .error_body = endpoints_error_body, .access = endpoints_access,
+        .shortage = on_shortage,
     };
     int r;
 

@@ -301,6 +301,13 @@ void worker_call_spec(const struct worker *w, const char *path, char *url, size_
 
 /* Life */
 
+static void on_shortage(int error, void *user)
+{
+    struct door *d = user;
+
+    controller_say(d->c, LOG_WARNING, "connections are refused: %s", strerror(-error));
+}
+
 static int open_door(struct controller *c, struct door *d, bool local, struct err *err)
 {
     struct http_config config = {
@@ -308,6 +315,7 @@ static int open_door(struct controller *c, struct door *d, bool local, struct er
         .n_routes = local ? N_ROUTES : N_ROUTES - 1,
         .user = d,
         .limits = { .max_conns = local ? 0 : TCP_CONNS },
+        .shortage = on_shortage,
     };
 
     d->c = c;

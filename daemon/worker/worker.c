@@ -327,6 +327,11 @@ static int listen_on(struct worker *w, const char *name, struct err *err)
     return fd < 0 ? 0 : http_server_listen(w->server, fd, err);
 }
 
+static void on_shortage(int error, void *user)
+{
+    log_warning("connections are refused: %s", strerror(-error));
+}
+
 /* Who reads too slowly is for the api in front to judge: it stops reading here
  * while its own client catches up, and ends the request itself. */
 enum { STALL_US = 600000000 };
@@ -335,7 +340,7 @@ static int open_sockets(struct worker *w, struct err *err)
 {
     struct http_config config = {
         .routes = routes, .n_routes = sizeof routes / sizeof routes[0], .user = w,
-        .limits.stall_us = STALL_US,
+        .limits.stall_us = STALL_US, .shortage = on_shortage,
     };
     int r;
 
