@@ -322,7 +322,7 @@ def test_vanishing_from_the_real_model_under_load():
         with Load(s, question, want, "length", n=2) as load:
             for name, (said, heard) in moments.items():
                 at = door(s, "worker-m-0") if said.startswith(b"POST /worker") else s.port
-                for way in WAYS:
+                for way in WAYS[:2] if SANITIZED else WAYS:
                     client = Process(at, said, heard) if way == "kill" else Wire(at).say(said).hear(heard)
                     until("it is there", lambda: s.stats()["queue_length"] > 0)
                     getattr(client, way)()
