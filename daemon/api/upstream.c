@@ -251,6 +251,7 @@ void upstream_event_init(struct upstream_event *ev)
     ev->n_tokens = 0;
     ev->prompt_tokens = ev->completion_tokens = -1;
     ev->error.status = 0;
+    ev->error.retry_after_s = 0;
 }
 
 static bool is_blank(const char *line, size_t len)

@@ -58,9 +58,10 @@ Test(api_upstream, the_other_lines_are_understood)
     cr_expect(ev.kind == UPSTREAM_FINISH && ev.prompt_tokens == 37 && ev.completion_tokens == 12);
     cr_expect(eq(str, (char *)ev.finish_reason, "length"));
     cr_expect(eq(str, (char *)ev.timings, "{\"queued_ms\":1.5}"));
+    memset(&ev, 0x55, sizeof ev);
     cr_assert(zero(int, parse("{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
                               "\"code\":\"oom\"}}", 0, &ev, NULL)));
-    cr_expect(ev.kind == UPSTREAM_ERROR && ev.error.status == 500);
+    cr_expect(ev.kind == UPSTREAM_ERROR && ev.error.status == 500 && ev.error.retry_after_s == 0);
     cr_expect(eq(str, ev.error.message, "out of memory"));
     cr_expect(eq(str, ev.error.code, "oom"));
     cr_assert(zero(int, parse("{\"later\":1}", 0, &ev, NULL)));
