@@ -520,8 +520,10 @@ static bool read_frame(struct unit *u)
     if (r == CONTROL_AGAIN)
         return false;
     if (r == CONTROL_EOF) {
-        /* Its exit follows; if it does not, the deadline will. */
-        sd_event_source_set_enabled(u->io, SD_EVENT_OFF);
+        /* Its exit follows; if it does not, the deadline will. What it says
+         * after an empty packet, which looks the same, counts no more. */
+        u->io = sd_event_source_disable_unref(u->io);
+        fd_close(STEAL_FD(u->channel));
         return false;
     }
     if (r == 0) {

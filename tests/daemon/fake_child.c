@@ -137,6 +137,8 @@ static void after_ready(void)
                 pause();
         log_info("grandchild %d", (int)pid);
     }
+    if (is("empty"))            /* reads like the end of the channel; beats go on */
+        send(CONTROL_FD, "", 0, MSG_NOSIGNAL);
     if (is("closed"))           /* the channel is gone, the process is not */
         for (close(CONTROL_FD);;)
             pause();

@@ -179,6 +179,16 @@ Test(supervisor_faults, a_child_that_closes_its_channel_is_replaced)
     service_free(&s);
 }
 
+Test(supervisor_faults, a_child_that_sends_an_empty_packet_is_replaced_though_it_beats)
+{
+    struct service s;
+
+    service_start(&s, SERVICE(STRICT "restart_budget = 1; ", WORKER("empty")));
+    service_wait(&s, "worker empty/0 is failed");
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
 static void wait_gone(int pidfd)
 {
     struct pollfd p = { .fd = pidfd, .events = POLLIN };
