@@ -301,12 +301,12 @@ static size_t take_header(char *line, size_t size, size_t n, void *user)
     if (call->cancelled)
         return 0;
     call->last_byte_us = clock_mono_us();
-    /* The empty line ends a head; that of a 1xx answer is not the one, and
-     * trailers come here too. */
+    /* The empty line ends a head; that of a 1xx answer is not the one, but for
+     * a 101, which nobody asked for and which is the last. Trailers come here too. */
     if (call->has_head || len > 2 || (line[0] != '\r' && line[0] != '\n'))
         return len;
     curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status < 200)
+    if (status < 200 && status != 101)
         return len;
     call->has_head = true;
     if (call->spec.on_head)

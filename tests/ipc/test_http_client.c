@@ -460,6 +460,7 @@ Test(http_client, what_is_no_http_or_another_protocol_is_an_error)
         { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", -ECONNRESET },
         { "HTTP/1.1 200 OK\r\nContent-Le", -ECONNRESET },
     };
+    struct call switched = { 0 };
     struct address a;
     char to[64];
 
@@ -473,6 +474,13 @@ Test(http_client, what_is_no_http_or_another_protocol_is_an_error)
         raw_answer = rows[i].answer;
         ends_in_error(to, rows[i].error);
     }
+    /* a switch that nobody asked for is seen before its bytes are */
+    raw_answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nabc";
+    start(&switched, to);
+    wait_for(switched.done);
+    cr_expect(eq(int, switched.n_heads, 1));
+    cr_expect(eq(int, switched.status, 101));
+    buf_fini(&switched.data);
     loop_remove(loop, &raw_io);
     close(raw_listener);
     while (n_raw)
