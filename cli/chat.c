@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/fetch.h"
@@ -32,62 +33,9 @@ struct chat {
     struct conversation *conversation;
 };
 
-/* An answer as it arrives. */
-struct answer {
-    struct buf line; /* of the event stream, unfinished */
-    struct buf text;
-    bool finished;
-    struct err err;
-};
-
-static void take_event(struct answer *a, const char *data, size_t len)
-{
-    CLEANUP(json_delete) cJSON *tree = NULL;
-    const cJSON *error, *choices = NULL, *delta = NULL;
-    const char *text;
-
-    if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
-        a->finished = true;
-        return;
-    }
-    if (json_parse(data, len, NULL, &tree, &a->err) < 0)
-        return;
-    error = json_find(tree, "error");
-    if (error) {
-        text = "the answer failed";
-        json_get_string(error, "message", &text, NULL);
-        err_set(&a->err, -EIO, "%s", text);
-        return;
-    }
-    json_get_array(tree, "choices", &choices, NULL);
-    json_get_object(cJSON_GetArrayItem(choices, 0), "delta", &delta, NULL);
-    if (json_get_string(delta, "content", &text, NULL) == 0) {
-        buf_adds(&a->text, text);
-        term_write(text, strlen(text));
-    }
-}
-
 static bool on_data(const char *data, size_t len, void *user)
 {
-    struct answer *a = user;
-
-    buf_add(&a->line, data, len);
-    while (!a->finished && !err_is_set(&a->err)) {
-        const char *end = a->line.len ? memchr(a->line.data, '\n', a->line.len) : NULL;
-        size_t n, blank;
-
-        if (!end)
-            break;
-        n = (size_t)(end - a->line.data);
-        if (n > 5 && memcmp(a->line.data, "data:", 5) == 0) {
-            blank = 5 + (a->line.data[5] == ' ');
-            take_event(a, a->line.data + blank, n - blank - (end[-1] == '\r'));
-        }
-        buf_drop(&a->line, n + 1);
-    }
-    if (a->line.failed || a->text.failed)
-        err_set(&a->err, -E2BIG, "the answer is too long");
-    return !a->finished && !err_is_set(&a->err);
+    return answer_events(user, data, len);
 }
 
 static void write_request(const struct chat *c, struct buf *out)
@@ -120,7 +68,6 @@ static int ask(struct chat *c, struct answer *a)
     f.interrupt_fd = term_interrupts();
     f.on_data = on_data;
     f.user = a;
-    a->line.limit = a->text.limit = 64 << 20;
     r = body.failed ? err_set(&a->err, -ENOMEM, "no memory") : fetch_run(&f, &a->err);
     if (r == 0 && f.status != 200)
         r = fetch_refusal(&f, &a->err);
@@ -163,7 +110,7 @@ static int start_anew(struct chat *c)
 
 static void say(struct chat *c, const char *message)
 {
-    struct answer a = { 0 };
+    struct answer a = ANSWER_INIT;
     int r;
 
     if ((c->args->no_history && start_anew(c) < 0) ||
@@ -175,6 +122,7 @@ static void say(struct chat *c, const char *message)
     if (c->tty)
         printf("%sassistant:%s ", term_bold(), term_plain());
     fflush(stdout);
+    a.show = term_write;
     r = ask(c, &a);
     if (r == 0 || a.text.len > 0 || c->tty)
         putchar('\n');
@@ -195,8 +143,7 @@ static void say(struct chat *c, const char *message)
         drop_pair(c);
         c->failed = true;
     }
-    buf_fini(&a.line);
-    buf_fini(&a.text);
+    answer_fini(&a);
 }
 
 /* The commands */

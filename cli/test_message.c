@@ -7,6 +7,7 @@
  *
  * Source   FastChat contract: "One-shot and test tools", stream frames, A.1
  */
+#include "cli/answer.h"
 #include "cli/commands.h"
 
 #include "base/cleanup.h"
@@ -155,48 +156,9 @@ static void write_prompt(const cJSON *conv, const char *message, struct buf *out
         buf_adds(out, message);
 }
 
-/* Frames of cumulative text, a NUL behind each. */
-struct frames {
-    struct buf partial;
-    size_t shown;
-    bool any;
-    struct err err;
-};
-
-static void take_frame(struct frames *s, const char *json, size_t len)
-{
-    CLEANUP(json_delete) cJSON *tree = NULL;
-    const char *text = "";
-    int64_t code = 0;
-    size_t n;
-
-    if (len == 0 || json_parse(json, len, NULL, &tree, &s->err) < 0)
-        return;
-    json_get_string(tree, "text", &text, NULL);
-    json_get_int(tree, "error_code", INT32_MIN, INT32_MAX, &code, NULL);
-    s->any = true;
-    n = strlen(text);
-    if (code != 0) {
-        err_set(&s->err, -EIO, "%s (error %lld)", text, (long long)code);
-    } else if (n > s->shown) {
-        term_write(text + s->shown, n - s->shown);
-        s->shown = n;
-    }
-}
-
 static bool on_data(const char *data, size_t len, void *user)
 {
-    struct frames *s = user;
-    const char *end;
-
-    buf_add(&s->partial, data, len);
-    while (s->partial.len && (end = memchr(s->partial.data, 0, s->partial.len))) {
-        size_t n = (size_t)(end - s->partial.data);
-
-        take_frame(s, s->partial.data, n);
-        buf_drop(&s->partial, n + 1);
-    }
-    return !err_is_set(&s->err);
+    return answer_frames(user, data, len);
 }
 
 static void write_params(const struct test *t, const char *prompt, const cJSON *conv,
@@ -227,15 +189,16 @@ static int stream(const struct test *t, const struct target *worker, const cJSON
 {
     BUF_LOCAL prompt = BUF_INIT;
     BUF_LOCAL body = BUF_INIT;
-    struct frames s = { .partial.limit = 64 << 20 };
+    struct answer a = ANSWER_INIT;
     struct fetch f = { .target = worker,
                        .path = "/worker_generate_stream",
                        .timeout_ms = STREAM_MS,
                        .interrupt_fd = -1,
                        .on_data = on_data,
-                       .user = &s };
+                       .user = &a };
     int r;
 
+    a.show = term_write;
     write_prompt(conv, t->message, &prompt);
     write_params(t, buf_str(&prompt), conv, &body);
     f.body = buf_str(&body);
@@ -246,11 +209,11 @@ static int stream(const struct test *t, const struct target *worker, const cJSON
     putchar('\n');
     if (r == 0 && f.status != 200)
         r = fetch_refusal(&f, err);
-    else if (r == 0 && err_is_set(&s.err))
-        r = err_set(err, s.err.code, "%s", s.err.text);
-    else if (r == 0 && !s.any)
+    else if (r == 0 && err_is_set(&a.err))
+        r = err_set(err, a.err.code, "%s", a.err.text);
+    else if (r == 0 && !a.any)
         r = err_set(err, -ECONNRESET, "the worker %s sent nothing", worker->text);
-    buf_fini(&s.partial);
+    answer_fini(&a);
     buf_fini(&f.answer);
     return r;
 }
