@@ -468,7 +468,7 @@ static int take_want(struct unit *u, const cJSON *tree, struct err *err)
     return 0;
 }
 
-static int take_frame(struct unit *u, const struct control_frame *f, struct err *err)
+int unit_take_frame(struct unit *u, const struct control_frame *f, struct err *err)
 {
     CLEANUP(json_delete) cJSON *tree = NULL;
     uint64_t busy_us = 0;
@@ -527,7 +527,7 @@ static bool read_frame(struct unit *u)
         return false;
     }
     if (r == 0) {
-        r = take_frame(u, f, &err);
+        r = unit_take_frame(u, f, &err);
         control_close_fds(f);
     }
     if (r < 0)

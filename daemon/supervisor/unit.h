@@ -25,6 +25,7 @@
 #include <sys/types.h>
 #include <systemd/sd-event.h>
 
+struct control_frame;
 struct err;
 struct supervisor;
 
@@ -109,6 +110,9 @@ void unit_start(struct unit *u);
 int unit_adopt(struct unit *u, struct err *err);
 /* Adds to its mail and sends what can be sent. */
 void unit_post(struct unit *u, unsigned mail);
+/* What its child says, one frame. 0, or -EPROTO and others with a sentence: a
+ * child that says such a thing is killed. Its descriptors stay the caller's. */
+int unit_take_frame(struct unit *u, const struct control_frame *f, struct err *err);
 /* Tells it to stop: MAIL_DRAIN or MAIL_STOP; one that is not up yet is killed. */
 void unit_stop(struct unit *u, enum unit_mail mail);
 /* Tells it to drain and sees to it that it ends: after limit_us it is told to
