@@ -108,6 +108,7 @@ static void put_model(struct json_writer *w, const struct config_group *g)
     put_strings(w, "aliases", aliases->list, aliases->n_list);
     json_kstr(w, "path", g->values[MODEL_path].s);
     json_kint(w, "replicas", g->values[DEFAULTS_replicas].i);
+    json_kstr(w, "load", g->values[DEFAULTS_load].s);
     json_close(w, '}');
 }
 

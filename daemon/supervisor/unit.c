@@ -673,9 +673,10 @@ static void went_down(struct unit *u, bool for_good)
     uint64_t now = clock_mono_us(), delay;
     uint64_t ready_us = u->ready_us ? now - u->ready_us : 0;
 
-    if (u->stopping || u->heir)
+    if (u->stopping || u->heir) {
+        u->reason[0] = 0;
         set_state(u, UNIT_STOPPED);
-    else if (for_good)
+    } else if (for_good)
         failed(u, EXIT_CONFIG);
     else if (restart_next(&u->restart, &u->sup->restart_limits, now, ready_us, id_random_u64(), &delay) ==
              RESTART_OVER_BUDGET)
