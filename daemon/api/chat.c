@@ -375,7 +375,9 @@ static bool read_failure(struct choice *c, const struct http_call_result *result
     struct api_error *e = &c->chat->last;
 
     *e = (struct api_error){ 0 };
-    if (result->error || c->status == 200 || c->status == 0) {
+    if (c->status == 200) {
+        api_error_set(e, 502, "worker_lost", NULL, "The model's worker ended before it answered.");
+    } else if (result->error || c->status == 0) {
         api_error_set(e, 503, NULL, NULL, "No worker of the model '%s' could take the request.",
                       c->chat->model->name);
     } else {

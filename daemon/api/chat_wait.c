@@ -67,8 +67,9 @@ bool wait_begin(struct choice *c)
     if (c->n_tried && c->n_tried == c->n_refused)
         return false;
     comes = may_wait(chat->api, chat->model, &e) && !is_late(chat, now);
-    if (!comes) {
-        chat->last = e;
+    if (!comes) {               /* of a worker that nobody starts again the failure itself says most */
+        if (chat->model->configured || !chat->last.status)
+            chat->last = e;
         return false;
     }
     if (!chat->wait_us)
