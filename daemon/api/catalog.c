@@ -374,6 +374,7 @@ static int read_worker(const cJSON *row, struct worker **ret, struct err *err)
         json_get_int(row, "queue_length", 0, INT32_MAX, &w->queue_length, err) < 0 ||
         json_get_int(row, "context_length", 0, INT32_MAX, &w->context_length, err) < 0 ||
         json_get_int(row, "parallel", 0, INT32_MAX, &w->parallel, err) < 0 ||
+        json_get_int(row, "instance", 0, INT64_MAX, &w->instance, err) < 0 ||
         json_get_array(row, "models", &models, err) < 0)
         return err_is_set(err) ? -EPROTO : -ENOMEM;
     if (!w->name || (!w->unix_path && !w->url))
@@ -451,12 +452,15 @@ static void take_worker(struct catalog *c, struct worker *w)
 {
     struct worker *old = c->workers;
 
-    while (old && strcmp(old->name, w->name) != 0)
-        old = old->next;
-    if (old) {
-        refresh_worker(old, w);
-        worker_free(w);
-        return;
+    for (; old; old = old->next) {
+        if (strcmp(old->name, w->name) != 0)
+            continue;
+        if (old->instance == w->instance) {
+            refresh_worker(old, w);
+            worker_free(w);
+            return;
+        }
+        old->listed = false;    /* that process is gone, whatever still runs there */
     }
     w->serial = ++c->serial;
     w->next = c->workers;

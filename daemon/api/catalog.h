@@ -37,6 +37,7 @@ struct worker {
     bool native;                /* speaks /fastchat/generate */
     double speed;
     int64_t queue_length, context_length, parallel;
+    int64_t instance;           /* another one is another process, also of the same name */
     char **models;              /* names and aliases */
     size_t n_models;
 

@@ -343,6 +343,8 @@ static void write_route(const struct worker *worker, struct json_writer *w)
     json_knum(w, "speed", worker->speed);
     json_kint(w, "context_length", worker->context_length);
     json_kint(w, "parallel", worker->parallel);
+    if (worker->instance)
+        json_kint(w, "instance", worker->instance);
     json_kbool(w, "multimodal", worker->multimodal);
     json_close(w, '}');
 }

@@ -196,7 +196,8 @@ static int read_native(struct worker *w, const cJSON *body, struct err *err)
         json_get_string(own, "unix", &path, err) < 0 ||
         json_get_int(own, "lease_ms", 0, INT32_MAX, &lease_ms, err) < 0 ||
         json_get_int(own, "context_length", 0, INT32_MAX, &context_length, err) < 0 ||
-        json_get_int(own, "parallel", 0, INT32_MAX, &parallel, err) < 0)
+        json_get_int(own, "parallel", 0, INT32_MAX, &parallel, err) < 0 ||
+        json_get_int(own, "instance", 0, INT64_MAX, &w->instance, err) < 0)
         return -EINVAL;
     w->native = version >= 1;
     w->context_length = (uint32_t)context_length;

@@ -49,6 +49,7 @@ struct worker {
     bool native;                       /* speaks the richer form */
     uint64_t lease_us;                 /* 0: the controller's default */
     uint32_t context_length, parallel; /* 0: not said */
+    int64_t instance;                  /* of its process; 0: not said */
 
     /* the registry's */
     uint64_t serial; /* differs after each registration */

@@ -49,6 +49,7 @@ struct peer {
 struct registrar {
     struct worker *worker;
     uint64_t beat_others_us;
+    int64_t instance;           /* tells this process from others of its name */
     bool tried;                 /* the first controller was asked once */
     size_t n;
     struct peer peers[];        /* the service's own is the first */
@@ -247,11 +248,12 @@ static void on_registered(struct http_call *c, const struct http_call_result *re
     beat_later(p);
 }
 
-static void write_ours(struct worker *w, struct json_writer *out)
+static void write_ours(struct worker *w, int64_t instance, struct json_writer *out)
 {
     json_key(out, "fastchat");
     json_open(out, '{');
     json_kint(out, "version", 1);
+    json_kint(out, "instance", instance);
     json_kstr(out, "unix", w->set.unix_path);
     json_kint(out, "lease_ms", LEASE_MS);
     json_kint(out, "context_length", engine_info(w->engine)->context_length);
@@ -278,7 +280,7 @@ static void send_registration(struct peer *p)
     worker_status(p->registrar->worker, &w);
     json_close(&w, '}');
     json_kbool(&w, "multimodal", false);
-    write_ours(p->registrar->worker, &w);
+    write_ours(p->registrar->worker, p->registrar->instance, &w);
     json_close(&w, '}');
     if (post_call(p, "/register_worker", &body, on_registered) < 0)
         note_try(p);
@@ -384,6 +386,7 @@ int registrar_open(struct worker *w, struct registrar **ret, struct err *err)
     if (!r)
         return err_set(err, -ENOMEM, "no memory for %zu controllers", n);
     r->worker = w;
+    r->instance = (int64_t)(id_random_u64() >> 12) + 1;
     r->beat_others_us = interval_of_environment();
     for (; r->n < n; r->n++) {
         struct peer *p = &r->peers[r->n];

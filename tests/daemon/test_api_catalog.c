@@ -311,3 +311,28 @@ Test(api_catalog, a_new_alias_is_listed_once_whoever_hears_of_it_first)
     cr_expect(eq(str, names_of(c), "a "));
     cr_expect(catalog_find(c, "x") == NULL);
 }
+
+#define PROCESS(instance) "{\"name\":\"a\",\"models\":[\"m\"],\"unix\":\"/a\",\"native\":true,\"instance\":" instance "}"
+
+Test(api_catalog, another_process_of_the_same_name_is_another_worker)
+{
+    CLEANUP(catalog_free) struct catalog *c = make(MODELS);
+    struct worker *first, *second;
+    struct model *m;
+    uint64_t tried;
+
+    table(c, PROCESS("7"));
+    m = catalog_find(c, "m");
+    first = catalog_pick(c, m, NULL, 0, 1);
+    cr_assert(first != NULL);
+    tried = first->serial;
+    catalog_lease_worker(first);
+    table(c, PROCESS("7"));
+    cr_expect(catalog_pick(c, m, &tried, 1, 1) == NULL);
+    table(c, PROCESS("8"));
+    second = catalog_pick(c, m, &tried, 1, 1);
+    cr_assert(second != NULL && second != first);
+    cr_expect(eq(u64, first->serial, tried), "whoever holds the first one still knows which it is");
+    catalog_release_worker(c, first);
+    cr_expect(eq(sz, catalog_n_workers(c), 1));
+}

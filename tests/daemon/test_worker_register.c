@@ -240,17 +240,20 @@ Test(worker_register, a_controller_of_ours_gets_a_watch_and_a_beat_a_second)
     struct stream s;
     struct rig r;
     char dir[64], listen[128], want[512];
+    const char *instance;
 
     fake_path(dir, listen, sizeof listen);
     fake_open(&f, listen, "", true);
     options.controllers = f.quoted;
     rig_ready(&r, "{\"context_length\":99,\"play\":[\"a\",{\"wait_ms\":80000000}]}", &options);
     wait_for(&f, &f.watches, 1);
+    instance = strstr(f.registration, "\"instance\":");
+    cr_assert(instance != NULL);
     snprintf(want, sizeof want,
              "{\"worker_name\":\"unix:%s\",\"check_heart_beat\":true,\"worker_status\":{\"model_names\":[\"test\",\"alias\"],"
-             "\"speed\":1,\"queue_length\":0},\"multimodal\":false,\"fastchat\":{\"version\":1,\"unix\":\"%s\","
+             "\"speed\":1,\"queue_length\":0},\"multimodal\":false,\"fastchat\":{\"version\":1,\"instance\":%lld,\"unix\":\"%s\","
              "\"lease_ms\":10000,\"context_length\":99,\"parallel\":4,\"queue\":1000,\"aliases\":[\"alias\"]}}",
-             r.sock, r.sock);
+             r.sock, atoll(instance + strlen("\"instance\":")), r.sock);
     cr_expect(eq(str, f.registration, want));
     stream_open(&r, &s, "POST /fastchat/generate", "{\"prompt\":\"p\"}");
     stream_wait(&s, "\"a\"");
