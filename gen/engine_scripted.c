@@ -385,6 +385,19 @@ static void play_tokens(struct scripted *s, struct engine_seq *q, const struct s
     tell(s, q);
 }
 
+/* Tokens that say when they were made. */
+static void play_clock(struct scripted *s, struct engine_seq *q)
+{
+    char text[32];
+    int len = snprintf(text, sizeof text, "@%llu ", (unsigned long long)clock_mono_us());
+
+    for (int i = 0; i < len; i++)
+        if (play_token(s, q, &(struct engine_token){ .id = (unsigned char)text[i] }))
+            return;
+    heap_add(s, q);
+    tell(s, q);
+}
+
 static void play_wait(struct scripted *s, struct engine_seq *q, const struct script_step *step)
 {
     q->due_us = clock_mono_us() + step->wait.us;
@@ -430,6 +443,7 @@ static void seq_step(struct scripted *s, struct engine_seq *q)
         }
         switch (step->kind) {
         case SCRIPT_TOKENS: play_tokens(s, q, step); return;
+        case SCRIPT_CLOCK: play_clock(s, q); return;
         case SCRIPT_WAIT: play_wait(s, q, step); return;
         case SCRIPT_FAIL: seq_fail(s, q, step->fail.error, step->fail.message); return;
         case SCRIPT_HANG: play_hang(s, q); return;

@@ -341,6 +341,14 @@ static int read_hang(struct parse *p, const char *place, const cJSON *obj, struc
     return 0;
 }
 
+static int read_clock(struct parse *p, const char *place, const cJSON *obj, struct script_step *step)
+{
+    if (!cJSON_IsTrue(json_find(obj, "clock")))
+        return refuse(p, place, "'clock' must be true");
+    step->kind = SCRIPT_CLOCK;
+    return 0;
+}
+
 static int read_end(struct parse *p, const char *place, const cJSON *obj, struct script_step *step)
 {
     bool is_exit = json_find(obj, "exit");
@@ -412,6 +420,7 @@ static const struct {
     const char *beside[6];
     int (*read)(struct parse *p, const char *place, const cJSON *obj, struct script_step *step);
 } kinds[] = {
+    { { "clock" }, { "clock" }, read_clock },
     { { "exit", "signal" }, { "exit", "signal" }, read_end },
     { { "fail" }, { "fail", "code" }, read_fail },
     { { "finish" }, { "finish" }, read_finish },

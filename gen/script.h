@@ -36,7 +36,7 @@ enum {
 
 enum script_kind {
     SCRIPT_TOKENS, SCRIPT_WAIT, SCRIPT_REPEATED, SCRIPT_FAIL, SCRIPT_HANG, SCRIPT_EXIT,
-    SCRIPT_SIGNAL, SCRIPT_FINISH, SCRIPT_USAGE,
+    SCRIPT_SIGNAL, SCRIPT_FINISH, SCRIPT_USAGE, SCRIPT_CLOCK,
 };
 
 struct script_play { const struct script_step *steps; size_t n; };
