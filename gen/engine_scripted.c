@@ -14,9 +14,11 @@
  * pulse stands still exactly as in a step that takes too long.
  *
  * Locks: `lock` guards everything below it in struct scripted and what the
- * engine's thread touches of a sequence. `all` and `delivering` belong to the
- * caller's thread; the latter tells a delivery that its sequence was cancelled
- * from inside the callback. Only the engine's thread beats and notifies. */
+ * engine's thread touches of a sequence. What is above it belongs to the
+ * caller's thread, as do `all` and `news` of a sequence. A poll takes the news
+ * of many sequences under one lock, for with thousands of them the two threads
+ * would otherwise do nothing but wait for each other. Only the engine's thread
+ * beats and notifies. */
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -35,7 +37,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { QUEUE = 1024 };
+enum {
+    QUEUE = 1024,
+    STEP_US = 1000,             /* waits end at its multiples, so that many take few turns, as in a real step */
+    BATCH = 64,                 /* sequences that are heard under one lock */
+};
 enum { NOWHERE = UINT32_MAX };  /* heap slot of a sequence that is not in the heap */
 
 struct node { struct node *prev, *next; };
@@ -47,8 +53,20 @@ struct pending { struct engine_token token; uint64_t seen; };
 
 enum seq_state { QUEUED, ACTIVE, ENDED };
 
+/* What a sequence had to say, taken out of it under the lock. Its storage is
+ * lent by turns to sequences, so that delivering allocates nothing. */
+struct news {
+    struct engine_seq *seq;     /* NULL: cancelled meanwhile */
+    bool start, output, end;
+    struct buf text;
+    struct engine_token *tokens;
+    size_t n_tokens, cap_tokens;
+    struct engine_event event;
+};
+
 struct engine_seq {
     struct node all;            /* every sequence; the caller's thread only */
+    struct news *news;          /* being delivered */
     struct node run;            /* in waiting while QUEUED */
     struct node ready;          /* in a list of what the caller has to be told */
     enum seq_state state;
@@ -91,7 +109,7 @@ struct scripted {
     uint32_t parallel;
     pthread_t thread;
     struct node all;
-    struct engine_seq *delivering;
+    struct news news[BATCH];
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -186,11 +204,21 @@ static void heap_remove(struct scripted *s, struct engine_seq *q)
 
 /* ---- pulse ---- */
 
-/* The latest of the announced waits; a scan, so only when one of them went. */
-static void announce(struct scripted *s)
+static void announce(struct scripted *s, const struct engine_seq *q)
+{
+    if (q->announced && q->due_us > atomic_load(&s->pulse->busy_until_us))
+        atomic_store(&s->pulse->busy_until_us, q->due_us);
+}
+
+/* q, which left the heap before its time, no longer counts. A scan, so only
+ * when it was the latest; one that is over in time can stay, for it lies in
+ * the past. */
+static void retract(struct scripted *s, const struct engine_seq *q)
 {
     uint64_t until = 0;
 
+    if (!q->announced || q->due_us < atomic_load(&s->pulse->busy_until_us))
+        return;
     for (uint32_t i = 0; i < s->n_heap; i++)
         if (s->heap[i]->announced && s->heap[i]->due_us > until)
             until = s->heap[i]->due_us;
@@ -261,8 +289,7 @@ static void seq_leave(struct scripted *s, struct engine_seq *q)
     } else if (q->state == ACTIVE) {
         heap_remove(s, q);
         s->n_active--;
-        if (q->announced)
-            announce(s);
+        retract(s, q);
     }
     q->state = ENDED;
 }
@@ -400,10 +427,9 @@ static void play_clock(struct scripted *s, struct engine_seq *q)
 
 static void play_wait(struct scripted *s, struct engine_seq *q, const struct script_step *step)
 {
-    q->due_us = clock_mono_us() + step->wait.us;
+    q->due_us = (clock_mono_us() + step->wait.us + STEP_US - 1) / STEP_US * STEP_US;
     q->announced = step->wait.announced;
-    if (q->announced && q->due_us > atomic_load(&s->pulse->busy_until_us))
-        atomic_store(&s->pulse->busy_until_us, q->due_us);
+    announce(s, q);
     heap_add(s, q);
 }
 
@@ -476,10 +502,7 @@ static void turn(struct scripted *s)
         struct engine_seq *q = s->heap[0];
 
         heap_remove(s, q);
-        if (q->announced) {
-            q->announced = false;
-            announce(s);
-        }
+        q->announced = false;
         q->due_us = now;
         seq_step(s, q);
         n++;
@@ -684,8 +707,8 @@ static void scripted_cancel(struct engine *e, struct engine_seq *q)
     list_remove(&q->ready);
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
-    if (s->delivering == q)
-        s->delivering = NULL;
+    if (q->news)
+        q->news->seq = NULL;
     list_remove(&q->all);
     seq_free(q);
 }
@@ -699,11 +722,10 @@ static void scripted_pause(struct engine *e, struct engine_seq *q, bool paused)
         q->paused = paused;
         if (q->state == ACTIVE && paused) {
             heap_remove(s, q);
-            if (q->announced)
-                announce(s);
+            retract(s, q);
         } else if (q->state == ACTIVE) {
             heap_add(s, q);
-            announce(s);
+            announce(s, q);
             atomic_store(&s->pulse->idle, false);
         }
         pthread_cond_signal(&s->wake);
@@ -711,38 +733,44 @@ static void scripted_pause(struct engine *e, struct engine_seq *q, bool paused)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* What a sequence had to say, taken out of it under the lock. */
-struct news {
-    bool start, output, end;
-    struct buf text;
-    struct pending *pending;
-    struct engine_token *tokens;
-    size_t n_tokens;
-    struct engine_event event;
-};
-
-static void take_news(struct engine_seq *q, struct news *news)
+/* The tokens whose text is out; all, at the end. */
+static void take_tokens(struct engine_seq *q, struct news *news)
 {
     uint64_t given = textout_given(q->filter);
     size_t n = q->tell_end ? q->n_tokens : 0;
 
     while (n < q->n_tokens && q->tokens[n].seen <= given)
         n++;
+    if (n > news->cap_tokens) {
+        struct engine_token *grown = realloc(news->tokens, q->cap_tokens * sizeof grown[0]);
+
+        if (!grown)
+            return;
+        news->tokens = grown;
+        news->cap_tokens = q->cap_tokens;
+    }
+    for (size_t i = 0; i < n; i++)
+        news->tokens[i] = q->tokens[i].token;
+    news->n_tokens = n;
+    q->n_tokens -= n;
+    if (q->n_tokens)
+        memmove(q->tokens, q->tokens + n, q->n_tokens * sizeof q->tokens[0]);
+}
+
+static void take_news(struct engine_seq *q, struct news *news)
+{
+    struct buf text = news->text;
+
+    news->seq = q;
+    q->news = news;
     news->start = q->tell_start;
     news->end = q->tell_end;
     q->tell_start = false;
     news->text = q->text;
-    q->text = (struct buf)BUF_INIT;
-    if (n) {
-        news->tokens = malloc(n * sizeof news->tokens[0]);
-        if (news->tokens) {
-            for (size_t i = 0; i < n; i++)
-                news->tokens[i] = q->tokens[i].token;
-            news->n_tokens = n;
-            q->n_tokens -= n;
-            memmove(q->tokens, q->tokens + n, q->n_tokens * sizeof q->tokens[0]);
-        }
-    }
+    buf_clear(&text);
+    q->text = text;
+    news->n_tokens = 0;
+    take_tokens(q, news);
     news->output = news->text.len || news->n_tokens;
     news->event = (struct engine_event){
         .user = q->user,
@@ -751,20 +779,19 @@ static void take_news(struct engine_seq *q, struct news *news)
     };
 }
 
-/* Up to three events; the callback may cancel the sequence after each. */
-static size_t deliver(struct scripted *s, struct engine_seq *q, struct news *news, engine_event_fn fn,
-                      void *poll_user)
+/* Up to three events; each callback may cancel this sequence and any other. */
+static size_t deliver(struct news *news, engine_event_fn fn, void *poll_user)
 {
     struct engine_event ev = news->event;
+    struct engine_seq *q;
     size_t n = 0;
 
-    s->delivering = q;
-    if (news->start) {
+    if (news->seq && news->start) {
         ev.kind = ENGINE_STARTED;
         fn(&ev, poll_user);
         n++;
     }
-    if (news->output && s->delivering) {
+    if (news->seq && news->output) {
         ev.kind = ENGINE_OUTPUT;
         ev.text = buf_str(&news->text);
         ev.len = news->text.len;
@@ -773,20 +800,22 @@ static size_t deliver(struct scripted *s, struct engine_seq *q, struct news *new
         fn(&ev, poll_user);
         n++;
     }
-    if (news->end && s->delivering) {
-        ev = news->event;
-        ev.kind = q->error ? ENGINE_FAILED : ENGINE_DONE;
-        ev.finish_reason = q->finish;
-        ev.stop_reason = q->stop_reason;
-        ev.error = q->error;
-        ev.message = q->message;
-        fn(&ev, poll_user);
-        n++;
-        list_remove(&q->all);
-        seq_free(q);
-    }
-    s->delivering = NULL;
-    return n;
+    q = news->seq;
+    if (!q)
+        return n;
+    q->news = NULL;
+    if (!news->end)
+        return n;
+    ev = news->event;
+    ev.kind = q->error ? ENGINE_FAILED : ENGINE_DONE;
+    ev.finish_reason = q->finish;
+    ev.stop_reason = q->stop_reason;
+    ev.error = q->error;
+    ev.message = q->message;
+    fn(&ev, poll_user);
+    list_remove(&q->all);
+    seq_free(q);
+    return n + 1;
 }
 
 static size_t scripted_poll(struct engine *e, engine_event_fn fn, void *poll_user)
@@ -803,15 +832,17 @@ static size_t scripted_poll(struct engine *e, engine_event_fn fn, void *poll_use
         list_init(&s->told);
     }
     while (!list_empty(&batch)) {
-        struct engine_seq *q = SEQ_OF(batch.next, ready);
-        struct news news = { 0 };
+        size_t taken = 0;
 
-        list_remove(&q->ready);
-        take_news(q, &news);
+        for (; taken < BATCH && !list_empty(&batch); taken++) {
+            struct engine_seq *q = SEQ_OF(batch.next, ready);
+
+            list_remove(&q->ready);
+            take_news(q, &s->news[taken]);
+        }
         pthread_mutex_unlock(&s->lock);
-        n += deliver(s, q, &news, fn, poll_user);
-        buf_fini(&news.text);
-        free(news.tokens);
+        for (size_t i = 0; i < taken; i++)
+            n += deliver(&s->news[i], fn, poll_user);
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -832,6 +863,10 @@ static void scripted_close(struct engine *e)
 
         list_remove(&q->all);
         seq_free(q);
+    }
+    for (size_t i = 0; i < BATCH; i++) {
+        buf_fini(&s->news[i].text);
+        free(s->news[i].tokens);
     }
     free(s->heap);
     pthread_cond_destroy(&s->wake);
