@@ -143,6 +143,9 @@ Test(json, what_is_written_is_valid_whatever_the_bytes)
     json_knum(&w, "n", NAN);
     json_knum(&w, "t", 0.1);
     json_kint(&w, "i", -5);
+    json_kint(&w, "least", INT64_MIN);
+    json_kint(&w, "most", INT64_MAX);
+    json_kint(&w, "none", 0);
     json_key(&w, "l");
     json_open(&w, '[');
     json_bool(&w, true);
@@ -151,7 +154,8 @@ Test(json, what_is_written_is_valid_whatever_the_bytes)
     json_close(&w, '}');
     cr_expect(eq(str, b.data,
                  "{\"a\\\"b\":\"x\xEF\xBF\xBDy\xEF\xBF\xBD\xEF\xBF\xBD\\u0001\\n\\u007f\",\"n\":null,"
-                 "\"t\":0.1,\"i\":-5,\"l\":[true,null]}"));
+                 "\"t\":0.1,\"i\":-5,\"least\":-9223372036854775808,\"most\":9223372036854775807,\"none\":0,"
+                 "\"l\":[true,null]}"));
     cr_expect(eq(int, json_check(b.data, b.len, NULL, NULL), 0));
 }
 
