@@ -71,7 +71,7 @@ struct engine_seq {
     struct node ready;          /* in a list of what the caller has to be told */
     enum seq_state state;
     bool paused, announced;     /* announced: its due time is in pulse->busy_until_us */
-    uint64_t due_us, order;
+    uint64_t due_us;
     uint32_t slot;
 
     struct place stack[SCRIPT_NESTING + 1];
@@ -100,6 +100,12 @@ struct engine_seq {
     int error;
 };
 
+/* The keys lie in the heap itself: a step then touches no other sequence. */
+struct due {
+    uint64_t us, order;
+    struct engine_seq *seq;
+};
+
 struct scripted {
     struct engine engine;
     struct script *script;
@@ -115,7 +121,7 @@ struct scripted {
     pthread_cond_t wake;
     bool closing;
     struct node waiting, told;
-    struct engine_seq **heap;
+    struct due *heap;
     uint32_t n_heap, cap_heap, n_active, n_waiting;
     uint64_t orders;
     struct engine_stats stats;
@@ -145,58 +151,57 @@ static void list_append(struct node *head, struct node *n)
 
 /* ---- the heap of due times ---- */
 
-static bool sooner(const struct engine_seq *a, const struct engine_seq *b)
+static bool sooner(const struct due *a, const struct due *b)
 {
-    return a->due_us != b->due_us ? a->due_us < b->due_us : a->order < b->order;
+    return a->us != b->us ? a->us < b->us : a->order < b->order;
 }
 
-static void heap_put(struct scripted *s, uint32_t slot, struct engine_seq *q)
+static void heap_put(struct scripted *s, uint32_t slot, struct due due)
 {
-    s->heap[slot] = q;
-    q->slot = slot;
+    s->heap[slot] = due;
+    due.seq->slot = slot;
 }
 
-static void heap_up(struct scripted *s, uint32_t slot, struct engine_seq *q)
+static void heap_up(struct scripted *s, uint32_t slot, struct due due)
 {
-    for (; slot > 0 && sooner(q, s->heap[(slot - 1) / 2]); slot = (slot - 1) / 2)
+    for (; slot > 0 && sooner(&due, &s->heap[(slot - 1) / 2]); slot = (slot - 1) / 2)
         heap_put(s, slot, s->heap[(slot - 1) / 2]);
-    heap_put(s, slot, q);
+    heap_put(s, slot, due);
 }
 
-static void heap_down(struct scripted *s, uint32_t slot, struct engine_seq *q)
+static void heap_down(struct scripted *s, uint32_t slot, struct due due)
 {
     for (;;) {
         uint32_t child = 2 * slot + 1;
 
-        if (child + 1 < s->n_heap && sooner(s->heap[child + 1], s->heap[child]))
+        if (child + 1 < s->n_heap && sooner(&s->heap[child + 1], &s->heap[child]))
             child++;
-        if (child >= s->n_heap || sooner(q, s->heap[child]))
+        if (child >= s->n_heap || sooner(&due, &s->heap[child]))
             break;
         heap_put(s, slot, s->heap[child]);
         slot = child;
     }
-    heap_put(s, slot, q);
+    heap_put(s, slot, due);
 }
 
 /* There is room: submit made it. */
 static void heap_add(struct scripted *s, struct engine_seq *q)
 {
-    q->order = s->orders++;
-    heap_up(s, s->n_heap++, q);
+    heap_up(s, s->n_heap++, (struct due){ .us = q->due_us, .order = s->orders++, .seq = q });
 }
 
 static void heap_remove(struct scripted *s, struct engine_seq *q)
 {
     uint32_t slot = q->slot;
-    struct engine_seq *last;
+    struct due last;
 
     if (slot == NOWHERE)
         return;
     q->slot = NOWHERE;
     last = s->heap[--s->n_heap];
-    if (last == q)
+    if (last.seq == q)
         return;
-    if (slot > 0 && sooner(last, s->heap[(slot - 1) / 2]))
+    if (slot > 0 && sooner(&last, &s->heap[(slot - 1) / 2]))
         heap_up(s, slot, last);
     else
         heap_down(s, slot, last);
@@ -220,8 +225,8 @@ static void retract(struct scripted *s, const struct engine_seq *q)
     if (!q->announced || q->due_us < atomic_load(&s->pulse->busy_until_us))
         return;
     for (uint32_t i = 0; i < s->n_heap; i++)
-        if (s->heap[i]->announced && s->heap[i]->due_us > until)
-            until = s->heap[i]->due_us;
+        if (s->heap[i].seq->announced && s->heap[i].us > until)
+            until = s->heap[i].us;
     atomic_store(&s->pulse->busy_until_us, until);
 }
 
@@ -498,8 +503,8 @@ static void turn(struct scripted *s)
     uint64_t now = clock_mono_us(), last = s->orders;
     uint32_t n = 0;
 
-    while (!s->closing && s->n_heap && s->heap[0]->due_us <= now && s->heap[0]->order < last) {
-        struct engine_seq *q = s->heap[0];
+    while (!s->closing && s->n_heap && s->heap[0].us <= now && s->heap[0].order < last) {
+        struct engine_seq *q = s->heap[0].seq;
 
         heap_remove(s, q);
         q->announced = false;
@@ -523,15 +528,15 @@ static void *thread_main(void *user)
         uint64_t now = clock_mono_us();
 
         start_waiting(s);
-        if (s->n_heap && s->heap[0]->due_us <= now) {
+        if (s->n_heap && s->heap[0].us <= now) {
             turn(s);
             /* Without waits a play would hold the lock for its whole length. */
             pthread_mutex_unlock(&s->lock);
             sched_yield();
             pthread_mutex_lock(&s->lock);
         } else if (s->n_heap) {
-            struct timespec at = { .tv_sec = (time_t)(s->heap[0]->due_us / 1000000),
-                                   .tv_nsec = (long)(s->heap[0]->due_us % 1000000) * 1000 };
+            struct timespec at = { .tv_sec = (time_t)(s->heap[0].us / 1000000),
+                                   .tv_nsec = (long)(s->heap[0].us % 1000000) * 1000 };
 
             pthread_cond_timedwait(&s->wake, &s->lock, &at);
         } else {
@@ -658,7 +663,7 @@ static int heap_room(struct scripted *s)
 {
     if (s->n_active + s->n_waiting >= s->cap_heap) {
         uint32_t cap = 2 * s->cap_heap + 64;
-        struct engine_seq **grown = realloc(s->heap, cap * sizeof grown[0]);
+        struct due *grown = realloc(s->heap, cap * sizeof grown[0]);
 
         if (!grown)
             return -ENOMEM;
