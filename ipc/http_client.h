@@ -1,8 +1,10 @@
 /* http_client.h - HTTP requests to workers, the controller and providers.
  *
- * libcurl multi on the loop's nested epoll, over TCP or Unix sockets, with
- * connections kept alive. Proxy variables of the environment are ignored.
- * Redirects are not followed; only http and https are spoken.
+ * Over TCP or Unix sockets, with connections kept alive, on the loop's nested
+ * epoll; what a call and an event cost does not depend on how many calls are
+ * open. Names of hosts are looked up, and https is spoken, by libcurl. Proxy
+ * variables of the environment are ignored. Redirects are not followed; only
+ * http and https are spoken.
  *
  * Callbacks come from the loop only, never from inside a function of this
  * header. Any of them may start, cancel, pause or resume any call.
@@ -53,8 +55,8 @@ struct http_call_spec {
     void *user;
     /* The status line and headers are there; may be NULL. */
     void (*on_head)(struct http_call *c, int status, void *user);
-    /* Bytes of the body as they come. May call http_call_pause or
-     * http_call_cancel. */
+    /* Bytes of the body as they come: what one read brought, in one piece. May
+     * call http_call_pause or http_call_cancel. */
     void (*on_data)(struct http_call *c, const char *data, size_t len, void *user);
     /* Once, last; not after http_call_cancel. The call is gone when it returns. */
     void (*on_done)(struct http_call *c, const struct http_call_result *result, void *user);

@@ -459,8 +459,8 @@ Test(http_client, what_is_no_http_or_another_protocol_is_an_error)
         { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal", -ECONNRESET },
         { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", -ECONNRESET },
         { "HTTP/1.1 200 OK\r\nContent-Le", -ECONNRESET },
+        { "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nabc", -EPROTO },
     };
-    struct call switched = { 0 };
     struct address a;
     char to[64];
 
@@ -474,13 +474,6 @@ Test(http_client, what_is_no_http_or_another_protocol_is_an_error)
         raw_answer = rows[i].answer;
         ends_in_error(to, rows[i].error);
     }
-    /* a switch that nobody asked for is seen before its bytes are */
-    raw_answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nabc";
-    start(&switched, to);
-    wait_for(switched.done);
-    cr_expect(eq(int, switched.n_heads, 1));
-    cr_expect(eq(int, switched.status, 101));
-    buf_fini(&switched.data);
     loop_remove(loop, &raw_io);
     close(raw_listener);
     while (n_raw)
@@ -547,6 +540,191 @@ Test(http_client, a_thousand_streams_over_a_unix_socket_at_once)
     cr_expect(eq(int, n_done, n_calls));
     unlink(a.path);
     rmdir(folder);
+}
+
+/* ---- a peer of bytes ---- */
+
+static int peer_listener = -1, peer_fd = -1;
+static char peer_url[64];
+
+static void peer_open(void)
+{
+    struct address a;
+
+    cr_assert(zero(int, address_parse("127.0.0.1:0", &a, &err)));
+    cr_assert(zero(int, address_listen(&a, 16, 0, (gid_t)-1, &peer_listener, &err)));
+    cr_assert(zero(int, address_local(peer_listener, &a, &err)));
+    snprintf(peer_url, sizeof peer_url, "http://%s/", a.text);
+}
+
+/* The next connection, once the head of a request has come over it. */
+static void peer_accept(void)
+{
+    char bytes[4096] = "";
+    size_t n = 0;
+
+    if (peer_fd >= 0)
+        close(peer_fd);
+    peer_fd = -1;
+    wait_for((peer_fd = accept4(peer_listener, NULL, NULL, SOCK_NONBLOCK)) >= 0);
+    while (!memmem(bytes, n, "\r\n\r\n", 4)) {
+        ssize_t more = recv(peer_fd, bytes + n, sizeof bytes - n, MSG_DONTWAIT);
+
+        n += more > 0 ? (size_t)more : 0;
+        turn(1000);
+    }
+}
+
+static void peer_says(const char *text)
+{
+    cr_assert(eq(int, (int)send(peer_fd, text, strlen(text), MSG_NOSIGNAL), (int)strlen(text)));
+}
+
+static void peer_close(void)
+{
+    close(peer_fd);
+    close(peer_listener);
+    peer_fd = peer_listener = -1;
+}
+
+Test(http_client, what_one_read_brings_is_one_piece_and_an_answer_may_come_byte_by_byte)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-Answer: 7\r\nEmpty:\r\n"
+                               "Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n1\r\n,\r\n3;x=y\r\ntwo\r\n0\r\nX-Answer: 8\r\n\r\n";
+    struct call whole = { 0 }, bytes = { 0 };
+    struct http_call *call;
+
+    peer_open();
+    start(&whole, peer_url);
+    peer_accept();
+    peer_says(text);
+    wait_for(whole.done);
+    cr_expect(zero(int, whole.result.error), "%s", whole.text);
+    cr_expect(eq(int, whole.n_pieces, 1));
+    cr_expect(eq(int, whole.n_heads, 1));
+    cr_expect(eq(str, (char *)buf_str(&whole.data), "one,two"));
+    cr_expect(eq(str, whole.answer, "7"));
+
+    start(&bytes, peer_url);
+    call = bytes.call;
+    for (const char *p = text; *p; p++) {
+        char one[2] = { *p };
+
+        peer_says(one);
+        turn(0);
+        turn(0);
+        if (bytes.n_heads && !bytes.done) {
+            cr_expect(eq(str, (char *)http_call_header(call, "EMPTY"), ""));
+            cr_expect(http_call_header(call, "absent") == NULL);
+        }
+    }
+    wait_for(bytes.done);
+    cr_expect(zero(int, bytes.result.error), "%s", bytes.text);
+    cr_expect(bytes.result.reused);
+    cr_expect(eq(str, (char *)buf_str(&bytes.data), "one,two"));
+    cr_expect(eq(str, bytes.answer, "7"));
+    peer_close();
+    buf_fini(&whole.data), buf_fini(&bytes.data);
+}
+
+Test(http_client, an_answer_without_a_length_ends_with_its_connection)
+{
+    struct call call = { 0 };
+
+    peer_open();
+    start(&call, peer_url);
+    peer_accept();
+    peer_says("HTTP/1.0 200 OK\r\n\r\nall of it");
+    wait_for(call.data.len == 9);
+    cr_expect(not(call.done));
+    shutdown(peer_fd, SHUT_WR);
+    wait_for(call.done);
+    cr_expect(zero(int, call.result.error), "%s", call.text);
+    peer_close();
+    buf_fini(&call.data);
+}
+
+Test(http_client, a_connection_is_used_again_only_when_its_answer_was_the_last_word)
+{
+    static const struct { const char *answer; bool kept; } rows[] = {
+        { "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true },
+        { "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n", false },
+        { "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok", false },
+        { "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", false },
+        { "HTTP/1.1 204 No Content\r\n\r\n", true },
+    };
+
+    peer_open();
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct call first = { 0 }, second = { 0 };
+
+        start(&first, peer_url);
+        peer_accept();
+        peer_says(rows[i].answer);
+        wait_for(first.done);
+        cr_expect(zero(int, first.result.error), "%s", first.text);
+        start(&second, peer_url);
+        if (!rows[i].kept)
+            peer_accept();
+        peer_says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        wait_for(second.done);
+        cr_expect(eq(int, second.result.reused, rows[i].kept), "%zu", i);
+        cr_expect(zero(int, second.result.error), "%s", second.text);
+        buf_fini(&first.data);
+    }
+    peer_close();
+}
+
+Test(http_client, a_full_backlog_of_a_unix_socket_is_waited_for)
+{
+    char folder[] = "/tmp/fastchat-http-XXXXXX", text[128];
+    struct call calls[8] = { 0 };
+    struct address a;
+    int fd = -1, n_fds = 0, fds[8];
+
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(text, sizeof text, "unix:%s/s", folder);
+    cr_assert(zero(int, address_parse(text, &a, &err)));
+    cr_assert(zero(int, address_listen(&a, 1, 0600, (gid_t)-1, &fd, &err)));
+    for (int i = 0; i < 8; i++)
+        start_spec(&calls[i], (struct http_call_spec){ .url = "http://worker/", .unix_path = a.path });
+    for (int i = 0; i < 20; i++)
+        turn(2000);
+    while (n_fds < 8) {
+        fds[n_fds] = accept4(fd, NULL, NULL, SOCK_NONBLOCK);
+        n_fds += fds[n_fds] >= 0;
+        turn(1000);
+    }
+    for (int i = 0; i < 8; i++) {
+        static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+
+        cr_assert(eq(int, (int)send(fds[i], answer, sizeof answer - 1, MSG_NOSIGNAL), (int)sizeof answer - 1));
+    }
+    for (int i = 0; i < 8; i++) {
+        wait_for(calls[i].done);
+        cr_expect(zero(int, calls[i].result.error), "%s", calls[i].text);
+        close(fds[i]);
+    }
+    close(fd);
+    unlink(a.path);
+    rmdir(folder);
+}
+
+Test(http_client, a_name_is_looked_up)
+{
+    struct call call = { 0 };
+
+    snprintf(url[0], sizeof url[0], "http://localhost:%u/show", tcp.port);
+    start_spec(&call, (struct http_call_spec){ .url = url[0], .body = "hi", .body_len = 2 });
+    wait_for(call.done);
+    cr_expect(zero(int, call.result.error), "%s", call.text);
+    cr_expect(eq(str, (char *)buf_str(&call.data), "[POST|/show|hi|type=-|own=-|expect=0]"));
+    buf_fini(&call.data);
+
+    call = (struct call){ .cancel_in_head = true };
+    start_spec(&call, (struct http_call_spec){ .url = url[0] });
+    wait_for(call.n_heads);
+    cr_expect(not(call.done));
 }
 
 Test(http_client, closing_the_client_cancels_what_is_open)
