@@ -239,6 +239,40 @@ Test(engine, a_cancel_frees_the_pages_in_prefill_in_decode_and_in_the_queue)
     play_fini(p, N);
 }
 
+static bool has_begun(struct play_box *box, void *user)
+{
+    struct engine_stats s;
+    struct play *p = user;
+
+    engine_stats(box->e, &s);
+    return p->n_output >= 1 || (p->req.n_tokens > 1000 && s.forwards >= 1);
+}
+
+Test(engine, a_cancelled_sequence_is_in_no_pass_but_the_one_that_runs)
+{
+    struct engine_config config = tiny;
+    static int32_t prompt[1900];
+    struct engine_stats at_cancel, end;
+
+    config.context = 2048;
+    for (size_t n = 10; n <= 1900; n += 1890) {         /* while it generates, while its prompt is read */
+        OPEN(box, config);
+
+        fill(many, 100);
+        many[0].req.tokens = prompt;
+        many[0].req.n_tokens = n;
+        submit(&box, &many[0]);
+        play_until(&box, has_begun, &many[0]);
+        if (!many[0].n_done)                            /* a test that was stopped for long comes too late */
+            play_cancel(&many[0]);
+        engine_stats(box.e, &at_cancel);
+        play_until(&box, pages_are_back, NULL);
+        engine_stats(box.e, &end);
+        cr_expect(le(u64, end.forwards, at_cancel.forwards + 1));
+        play_fini(many, N);
+    }
+}
+
 static void pause_myself(struct play *p)
 {
     if (p->n_output == 1)
