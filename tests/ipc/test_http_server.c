@@ -243,6 +243,7 @@ static const struct row rows[] = {
     { "chunk that overflows", POST("/echo", CHUNKED, "fffffffffffffffff\r\nxx\r\n0\r\n\r\n") AND_ON, "400" },
     { "chunk line with bare LF", POST("/echo", CHUNKED, "2\nab\r\n0\r\n\r\n") AND_ON, "400" },
     { "chunk extension with bare LF", POST("/echo", CHUNKED, "2;\nxx\r\n0\r\n\r\n") AND_ON, "400" },
+    { "chunk extension with a quoted CRLF", POST("/echo", CHUNKED, "5;x=\"a\r\nb\"\r\nabcde\r\n0\r\n\r\n") AND_ON, "400" },
     { "chunk data without CRLF", POST("/echo", CHUNKED, "2\r\nabX0\r\n\r\n") AND_ON, "400" },
     { "chunk data longer than said", POST("/echo", CHUNKED, "2\r\nabc\r\n0\r\n\r\n") AND_ON, "400" },
     { "trailer with bare LF", POST("/echo", CHUNKED, "0\r\nA: b\n\r\n") AND_ON, "400" },

@@ -3,10 +3,11 @@ slot is free again at once, nothing is left of the request anywhere, and nobody 
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 
-from service import SANITIZED, Service, real_model, run, scratch, script_file, scripted, until
+from service import SANITIZED, Service, real_model, run, scratch, script_file, scripted, together, until
 from wire import Process, Wire, chat, head, post
 
 TMP = scratch()
@@ -193,7 +194,8 @@ def test_every_moment_and_every_way_to_vanish_under_load():
         assert all(c["restarts"] == 0 for c in s.children()), s.children()
         stats = s.stats("api")
         assert stats["failed"] == 6, stats                          # the model that is nobody's; who leaves is no failure
-        assert "client_closed" in s.log()
+        left = re.findall(r" 499 client_closed .* id=(req-\S+)", s.log())
+        assert len(left) >= 50 and len(set(left)) == len(left), "a client that left is logged once"
     print(f"  {len(MOMENTS)} moments, {rows} rows, {load.good} answers of others")
 
 
@@ -218,6 +220,25 @@ def test_many_that_vanish_at_once():
             c.reset() if i % 2 else c.close()
         load.goes_on()
         nothing_is_left(s, load, "sixty at once")
+
+
+def test_leaving_at_every_byte_of_an_answer():
+    with scripted_service() as s, Load(s, {"text": "hi"}, "Hello world") as load:
+        for stream in (True, False):
+            said = chat("brief", stream=stream)
+            whole = s.request("POST", "/v1/chat/completions", said.split(b"\r\n\r\n", 1)[1])     # how long it is, about
+            n = len(json.dumps(whole[2])) + sum(len(k) + len(v) + 4 for k, v in whole[1].items())
+
+            def leave(i):
+                for at in range(i, n + 20, 8):
+                    c = Wire(s.port).say(said)
+                    while len(c.got) < at and c.more(at - len(c.got)):
+                        if c.got.endswith(b"0\r\n\r\n") or c.got.endswith(b"}"):
+                            break
+                    getattr(c, WAYS[at % 3])()
+            together(8, leave)
+        load.goes_on()
+        nothing_is_left(s, load, "at every byte")
 
 
 def test_clients_that_do_not_read_and_hosts_that_are_gone():
