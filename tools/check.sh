@@ -3,8 +3,9 @@
 #
 #   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart
 #   ./check --quick    the plain build and its tests, without those that start the whole service
-#   ./check --all      the ordinary suite, a build with clang and fuzzers, the system tests on a static build, and both
-#                      commands of the README in a fresh minimal Debian root, as root and as an ordinary user with sudo (needs root)
+#   ./check --all      the ordinary suite, all programs under valgrind, a build with clang and fuzzers, the system tests on a
+#                      static build, and both commands of the README in a fresh minimal Debian root, as root and as an
+#                      ordinary user with sudo (needs root)
 #
 # Ends with "N passed, N failed, N skipped" over all of them.
 set -eu
@@ -15,7 +16,7 @@ case "${1-}" in
 "") ;;
 --quick) mode=quick ;;
 --all) mode=all ;;
---help | -h) sed -n '2,9s/^# \{0,1\}//p' tools/check.sh; exit 0 ;;
+--help | -h) sed -n '2,10s/^# \{0,1\}//p' tools/check.sh; exit 0 ;;
 *) echo "check: unknown argument '$1' (see ./check --help)" >&2; exit 2 ;;
 esac
 
@@ -78,7 +79,8 @@ else
     step "quickstart" ./quickstart --once
 fi
 if [ "$mode" = all ]; then
-    ./tools/deps.sh root
+    ./tools/deps.sh root valgrind
+    run_tests build --suite valgrind
     step "build with clang and fuzzers" env CC=clang-14 sh -c '[ -f build-clang/build.ninja ] || meson setup build-clang -Dfuzz=true >/dev/null; ninja -C build-clang --quiet'
     step "archives for the static build" tools/static-deps.sh build-deps
     step "static build" build build-static -Dlinkage=static -Ddeps_prefix=build-deps

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [build|fetch|test|static|root]… - installs the Debian packages that building or testing needs and that are not
+# deps.sh [build|fetch|test|static|root|valgrind]… - installs the Debian packages that building or testing needs and that are not
 # there yet. Runs as root or through sudo; says what it installs.
 set -eu
 
@@ -8,6 +8,7 @@ fetch="python3 python3-pip"
 test="libcriterion-dev clang-14 libclang-rt-14-dev python3 python3-venv curl procps"
 static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev libssl-dev"
 root="mmdebstrap"
+valgrind="valgrind libc6-dbg"
 
 want=
 for group in "$@"; do
@@ -17,6 +18,7 @@ for group in "$@"; do
     test) want="$want $test" ;;
     static) want="$want $static" ;;
     root) want="$want $root" ;;
+    valgrind) want="$want $valgrind" ;;
     *) echo "deps.sh: unknown group '$group'" >&2; exit 2 ;;
     esac
 done

@@ -90,6 +90,8 @@ def events(response):
 class Service:
     """The daemon with a config; `with Service(models=…) as s:`."""
 
+    wrap = []           # a command that runs the daemon
+
     def __init__(self, models="", api="", supervisor="", controller="", defaults="", env=None, ready=True, expect=None, programs=None):
         self.programs = programs or BUILD
         self.dir = tempfile.mkdtemp(prefix="fastchat-test-")
@@ -131,7 +133,7 @@ class Service:
 
     def start(self):
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen([os.path.join(self.programs, "fastchatd"), "-c", self.config], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(self.wrap + [os.path.join(self.programs, "fastchatd"), "-c", self.config], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, env=self.env, cwd=self.dir)
         if self.want_ready:
             self.wait_ready()

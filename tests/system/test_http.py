@@ -173,7 +173,8 @@ def test_a_burst_of_pipelined_requests_is_answered_in_order():
 def test_slow_heads_slow_bodies_and_idle_connections_end_and_others_go_on():
     with service(api="header_s = 1; body_s = 1; idle_s = 1;") as s:
         stream = Wire(s.port).say(chat("drip", stream=True)).hear(b'"content":"b"')
-        slow = {"head": head("GET", "/livez")[:-2], "body": chat("hi")[:-10], "chunk": head("POST", "/v1/chat/completions", "Transfer-Encoding: chunked") + b"9\r\n{"}
+        slow = {"head": head("GET", "/livez")[:-2], "body": chat("hi")[:-10],
+                "chunk": head("POST", "/v1/chat/completions", "Transfer-Encoding: chunked") + b"9\r\n{"}
         clients = {name: Wire(s.port).say(said) for name, said in slow.items()}
         fresh, idle = Wire(s.port), Wire(s.port).say(head("GET", "/livez")).hear(b"ok")
 
@@ -270,7 +271,8 @@ class Holder:
     """A process with many connections: the limit on descriptors is one for each process."""
 
     def __init__(self, port, n):
-        self.p = subprocess.Popen([sys.executable, "-I", "-S", "-c", HOLDER, str(port), str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.p = subprocess.Popen([sys.executable, "-I", "-S", "-c", HOLDER, str(port), str(n)],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self):
         return self

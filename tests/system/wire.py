@@ -114,8 +114,9 @@ class Process:
 
     def __init__(self, address, data, mark):
         tcp = isinstance(address, int)
-        self.p = subprocess.Popen([sys.executable, "-I", "-S", "-c", HELPER, str(int(socket.AF_INET if tcp else socket.AF_UNIX)),
-                                   repr(("127.0.0.1", address) if tcp else address), mark.hex()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        family, at = (socket.AF_INET, ("127.0.0.1", address)) if tcp else (socket.AF_UNIX, address)
+        self.p = subprocess.Popen([sys.executable, "-I", "-S", "-c", HELPER, str(int(family)), repr(at), mark.hex()],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.p.stdin.write(data)
         self.p.stdin.close()
         assert self.p.stdout.readline() == b"here\n", "the client did not get what it waited for"
