@@ -1,12 +1,21 @@
 /* One write() a line, so that lines of several processes on one terminal do
- * not mix. */
+ * not mix.
+ *
+ * A line that has no place is lost and counted: who logs must never wait for
+ * whoever reads, be it a full pipe or a terminal that was told to pause. A
+ * description's flags belong to all who share it, so the pipe or terminal is
+ * opened once more to be used without waiting. */
 #include "base/log.h"
 
 #include "base/buf.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #define SD_JOURNAL_SUPPRESS_LOCATION
@@ -18,6 +27,9 @@ enum { LINE = 2048, FIELDS = 16 };
 static const char *log_role = "fastchat";
 static int log_level = LOG_INFO;
 static bool to_journal;
+static int output = 2;
+static bool is_socket;
+static _Atomic unsigned n_lost;
 
 static bool stderr_is_journal(void)
 {
@@ -29,8 +41,23 @@ static bool stderr_is_journal(void)
            st.st_dev == dev && st.st_ino == ino;
 }
 
+static void open_output(void)
+{
+    struct stat st = { 0 };
+    int fd = -1;
+
+    fstat(2, &st);
+    is_socket = S_ISSOCK(st.st_mode);
+    if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
+        fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (output > 2)
+        close(output);
+    output = fd >= 0 ? fd : 2;
+}
+
 void log_open(const char *role, int level)
 {
+    open_output();
     log_role = role;
     log_level = level;
     to_journal = stderr_is_journal();
@@ -52,6 +79,30 @@ int log_level_of(const char *name)
     return -1;
 }
 
+static bool put(const char *line, size_t len)
+{
+    ssize_t n;
+
+    do
+        n = is_socket ? send(2, line, len, MSG_DONTWAIT | MSG_NOSIGNAL) : write(output, line, len);
+    while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+static void put_counting(const char *line, size_t len)
+{
+    char text[64];
+    unsigned lost;
+
+    if (!put(line, len)) {
+        atomic_fetch_add(&n_lost, 1);
+        return;
+    }
+    lost = atomic_exchange(&n_lost, 0);
+    if (lost && !put(text, (size_t)snprintf(text, sizeof text, "(before this line %u were lost)\n", lost)))
+        atomic_fetch_add(&n_lost, lost);
+}
+
 static void to_stderr(int level, const char *text)
 {
     static const char *const names[] = { [LOG_ERR] = "error: ", [LOG_WARNING] = "warning: ",
@@ -71,8 +122,7 @@ static void to_stderr(int level, const char *text)
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';
     }
-    if (write(2, line, (size_t)n) < 0)
-        return;                 /* nowhere left to say it */
+    put_counting(line, (size_t)n);
 }
 
 /* A line break or an escape that came with somebody's name or path must not

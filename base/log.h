@@ -7,6 +7,10 @@
  * adds. Only programs (levels 4 and 5) log; libraries hand errors up. Text of
  * users is never logged.
  *
+ * Nobody waits for the log: a line that stderr does not take at once (a full
+ * disk, a pipe that nobody reads) is lost, and how many were is said once one
+ * is taken again.
+ *
  * Levels are those of syslog(3): LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO,
  * LOG_DEBUG.
  *
