@@ -851,13 +851,46 @@ void http_server_close(struct http_server *s)
     server_leave(s);
 }
 
+static socklen_t unix_path(int fd, struct sockaddr_un *ret)
+{
+    socklen_t len = sizeof *ret;
+
+    if (getsockname(fd, (struct sockaddr *)ret, &len) < 0 || ret->sun_family != AF_UNIX)
+        return 0;
+    return len;
+}
+
+/* Ends the listener whose path now leads to `fd`. */
+static void replace_listener(struct http_server *s, int fd)
+{
+    struct sockaddr_un ours, theirs;
+    socklen_t len = unix_path(fd, &ours);
+
+    for (struct listener **at = &s->listeners, *l; len && (l = *at); at = &l->next) {
+        if (unix_path(l->io.fd, &theirs) != len || memcmp(&ours, &theirs, len) != 0)
+            continue;
+        on_listener(&l->io, EPOLLIN);
+        *at = l->next;
+        loop_remove(s->loop, &l->io);
+        close(l->io.fd);
+        free(l);
+        return;
+    }
+}
+
 int http_server_listen(struct http_server *s, int fd, struct err *err)
 {
     const int one = 1, idle_s = 60, interval_s = 15, count = 4;
     const unsigned silent_ms = (unsigned)(s->config.limits.stall_us / 1000);
-    struct listener *l = calloc(1, sizeof *l);
+    struct listener *l = NULL;
     int r;
 
+    if (s->draining) {
+        close(fd);
+        return 0;
+    }
+    replace_listener(s, fd);
+    l = calloc(1, sizeof *l);
     if (!l)
         return err_set(err, -ENOMEM, "HTTP server: no memory");
     l->server = s;

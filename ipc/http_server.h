@@ -133,7 +133,9 @@ void http_server_close(struct http_server *s);
 DEFINE_CLEANUP(struct http_server *, http_server_close)
 
 /* Takes over a listening socket (it is made non-blocking). On failure it stays
- * the caller's. */
+ * the caller's. One that has the Unix path of an older one takes its place: who
+ * waits there is served, and it is closed. A server that drains takes none:
+ * the socket is closed. */
 int http_server_listen(struct http_server *s, int fd, struct err *err);
 /* Takes over a connected socket as if it had been accepted; on failure it is
  * closed. */

@@ -1,5 +1,6 @@
 #include "net.h"
 
+#include <dirent.h>
 #include <linux/filter.h>
 #include <stdarg.h>
 
@@ -1111,6 +1112,50 @@ Test(http_server, new_limits_count_for_what_begins_from_then_on)
 }
 
 /* ---- other ways in ---- */
+
+static int count_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+Test(http_server, a_new_socket_of_the_same_path_takes_the_place_of_the_old_one)
+{
+    char folder[] = "/tmp/fastchat-http-XXXXXX", text[128];
+    struct client *before, *waiting, *after;
+    struct address a;
+    int fd = -1, n_fds;
+
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(text, sizeof text, "unix:%s/s", folder);
+    cr_assert(zero(int, address_parse(text, &a, &err)));
+    cr_assert(zero(int, address_listen(&a, 16, 0600, (gid_t)-1, &fd, &err)));
+    cr_assert(zero(int, http_server_listen(server, fd, &err)));
+    tcp = a;
+    before = asks(GET("/hello") GET("/later"));
+    wait_for(n_held == 1);
+    n_fds = count_fds();
+    waiting = asks(GET("/hello"));      /* in the old socket's queue */
+    unlink(a.path);
+    cr_assert(zero(int, address_listen(&a, 16, 0600, (gid_t)-1, &fd, &err)));
+    cr_assert(zero(int, http_server_listen(server, fd, &err)));
+    after = asks(GET("/hello"));
+    wait_for(has(waiting, "hello") && has(after, "hello"));
+    http_reply(held[0], 200, NULL, "still here", 10);
+    wait_for(has(before, "still here"));
+    client_close(waiting);
+    client_close(after);
+    wait_for(http_server_conns(server) == 1);
+    cr_expect(eq(int, count_fds(), n_fds));
+    client_close(before);
+    unlink(a.path);
+    rmdir(folder);
+}
 
 Test(http_server, unix_sockets_and_adopted_ones_work_alike)
 {
