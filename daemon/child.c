@@ -259,6 +259,32 @@ static void reload(struct child *c, const cJSON *settings)
 
 /* ---- frames ---- */
 
+/* The name and, in the frame, the one descriptor of a LISTEN frame. */
+static int read_listen(const struct child *c, const cJSON *tree, const char **ret_name, struct err *err)
+{
+    const char *name;
+    int r = json_get_string(tree, "name", &name, err);
+
+    if (r < 0)
+        return r;
+    if (r == JSON_ABSENT || c->frame.n_fds != 1 || strlen(name) >= sizeof c->sockets[0].name)
+        return err_set(err, -EPROTO, "a LISTEN frame needs a name and one descriptor");
+    fcntl(c->frame.fds[0], F_SETFD, FD_CLOEXEC);
+    fcntl(c->frame.fds[0], F_SETFL, O_NONBLOCK);
+    *ret_name = name;
+    return 0;
+}
+
+static int listen_anew(struct child *c, const cJSON *tree, struct err *err)
+{
+    const char *name;
+    int r = read_listen(c, tree, &name, err);
+
+    if (r == 0 && c->ops.listen)
+        c->ops.listen(name, STEAL_FD(c->frame.fds[0]), c->ops.user);
+    return r;
+}
+
 static int handle(struct child *c, struct err *err)
 {
     bool memfd = c->frame.type == CONTROL_MODELS || c->frame.type == CONTROL_RELOAD;
@@ -274,6 +300,8 @@ static int handle(struct child *c, struct err *err)
     case CONTROL_STOP:
         loop_stop(c->loop, EXIT_DONE);
         return 0;
+    case CONTROL_LISTEN:
+        return listen_anew(c, tree, err);
     case CONTROL_MODELS:
         if (c->ops.models)
             c->ops.models(json_find(tree, "models"), c->ops.user);
@@ -348,17 +376,13 @@ static int take_socket_frame(struct child *c, struct err *err)
     int r = frame_tree(&c->frame, false, &tree, err);
 
     if (r == 0)
-        r = json_get_string(tree, "name", &name, err);
+        r = read_listen(c, tree, &name, err);
     if (r < 0)
         return r;
-    if (r == JSON_ABSENT || c->frame.n_fds != 1 || strlen(name) >= sizeof s->name)
-        return err_set(err, -EPROTO, "a LISTEN frame needs a name and one descriptor");
     if (c->n_sockets == MAX_SOCKETS)
         return err_set(err, -EPROTO, "more than %d listening sockets", MAX_SOCKETS);
     strcpy(s->name, name);
     s->fd = STEAL_FD(c->frame.fds[0]);
-    fcntl(s->fd, F_SETFD, FD_CLOEXEC);
-    fcntl(s->fd, F_SETFL, O_NONBLOCK);
     c->n_sockets++;
     return 0;
 }

@@ -27,6 +27,9 @@ struct child_ops {
     void (*drain)(uint64_t limit_ms, void *user);
     /* The state of all models (CONTROL_MODELS); NULL: not interested. */
     void (*models)(const cJSON *models, void *user);
+    /* A listening socket that takes the place of the one of that name (its file was
+     * deleted), to keep; NULL: not supported, it is closed. */
+    void (*listen)(const char *name, int fd, void *user);
     /* New settings (CONTROL_RELOAD), which are gone when it returns. 0: they are in
      * use; -errno with a sentence: nothing changed. NULL: not supported. The
      * log level and the time between beats are this file's own business. */

@@ -138,6 +138,17 @@ static void on_models(const cJSON *models, void *user)
     chat_look(&p->api);
 }
 
+static void on_listen(const char *name, int fd, void *user)
+{
+    struct process *p = user;
+    struct err err = { 0 };
+
+    if (http_server_listen(p->api.server, fd, &err) < 0) {
+        log_error("%s: %s", name, err_text(&err));
+        close(fd);
+    }
+}
+
 static int on_reload(const cJSON *settings, void *user, struct err *err)
 {
     struct process *p = user;
@@ -269,7 +280,8 @@ int api_main(int argc, char **argv)
 {
     struct process p = { 0 };
     const struct child_ops ops = {
-        .drain = on_drain, .models = on_models, .reload = on_reload, .stats = on_stats, .user = &p,
+        .drain = on_drain, .models = on_models, .listen = on_listen, .reload = on_reload, .stats = on_stats,
+        .user = &p,
     };
     struct err err = { 0 };
     int code = EXIT_FAILED, r;

@@ -37,6 +37,17 @@ static void stats(struct json_writer *w, void *user)
     json_kint(w, "workers", (int64_t)controller_workers(app->controller));
 }
 
+static void listen_anew(const char *name, int fd, void *user)
+{
+    struct app *app = user;
+    struct err err = { 0 };
+
+    if (controller_listen(app->controller, fd, strcmp(name, "controller.unix") == 0, &err) < 0) {
+        log_error("%s: %s", name, err_text(&err));
+        close(fd);
+    }
+}
+
 static void say(int level, const char *text)
 {
     log_at(level, "%s", text);
@@ -91,7 +102,7 @@ int controller_main(int argc, char **argv)
     struct controller_config config;
     struct err err = { 0 };
     int code = EXIT_FAILED;
-    struct child_ops ops = { .drain = drain, .reload = reload, .stats = stats, .user = &app };
+    struct child_ops ops = { .drain = drain, .listen = listen_anew, .reload = reload, .stats = stats, .user = &app };
 
     if (child_open("controller", &ops, &app.child, &err) < 0) {
         log_error("%s", err_text(&err));

@@ -28,9 +28,11 @@ struct admin {
     struct supervisor *sup;
     int listener;
     sd_event_source *io;
+    bool hopeless;              /* that the socket can not be made anew was said */
+    struct address address;
+    struct socket_file file;
     uint64_t n_arrived;
     struct peer peers[MAX_PEERS];
-    char path[sizeof ((struct address *)0)->path];
 };
 
 static void drop(struct peer *p)
@@ -238,25 +240,44 @@ static int on_listener(sd_event_source *source, int fd, uint32_t events, void *u
     return 0;
 }
 
-static int listen_there(struct admin *a, const char *path, struct err *err)
+static int bind_there(struct admin *a, struct err *err)
 {
     const struct config_value *group = &a->sup->config->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_group];
-    struct address address;
-    BUF_LOCAL text = BUF_INIT;
+
+    return address_listen(&a->address, MAX_PEERS, 0660, group->set ? (gid_t)group->i : (gid_t)-1, &a->listener, err);
+}
+
+static int hear(struct admin *a, struct err *err)
+{
+    int r = sd_event_add_io(a->sup->event, &a->io, a->listener, EPOLLIN, on_listener, a);
+
+    socket_file_note(a->address.path, &a->file);
+    return r < 0 ? err_errno(err, r, "control.sock") : 0;
+}
+
+void admin_mend(struct admin *a)
+{
+    struct err err = { 0 };
     int r;
 
-    buf_printf(&text, "unix:%s", path);
-    r = address_parse(buf_str(&text), &address, err);
-    if (r)
-        return r;
-    address.seqpacket = true;
-    return address_listen(&address, MAX_PEERS, 0660, group->set ? (gid_t)group->i : (gid_t)-1, &a->listener, err);
+    if (socket_file_is(a->address.path, &a->file))
+        return;
+    a->io = sd_event_source_disable_unref(a->io);
+    fd_close(STEAL_FD(a->listener));
+    r = bind_there(a, &err);
+    if (r == 0)
+        r = hear(a, &err);
+    if (r == 0)
+        log_event(LOG_WARNING, "socket", NULL, "%s was gone and is made anew", a->address.text);
+    else if (!a->hopeless)
+        log_event(LOG_ERR, "socket", NULL, "%s is gone and can not be made anew: %s", a->address.text, err_text(&err));
+    a->hopeless = r != 0;
 }
 
 int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err)
 {
     struct admin *a = calloc(1, sizeof *a);
-    BUF_LOCAL path = BUF_INIT;
+    BUF_LOCAL text = BUF_INIT;
     int r;
 
     if (!a)
@@ -266,13 +287,13 @@ int admin_open(struct supervisor *s, int listener, struct admin **ret, struct er
     a->listener = listener;
     for (size_t i = 0; i < MAX_PEERS; i++)
         a->peers[i] = (struct peer){ .admin = a, .fd = -1 };
-    config_socket_path(s->config, "control.sock", &path);
-    r = listener < 0 ? listen_there(a, buf_str(&path), err) : 0;
-    if (r)
-        return r;
-    snprintf(a->path, sizeof a->path, "%s", buf_str(&path));
-    r = sd_event_add_io(s->event, &a->io, a->listener, EPOLLIN, on_listener, a);
-    return r < 0 ? err_errno(err, r, "control.sock") : 0;
+    buf_adds(&text, "unix:");
+    config_socket_path(s->config, "control.sock", &text);
+    r = address_parse(buf_str(&text), &a->address, err);
+    a->address.seqpacket = true;
+    if (r == 0 && listener < 0)
+        r = bind_there(a, err);
+    return r ? r : hear(a, err);
 }
 
 void admin_close(struct admin *a)
@@ -283,7 +304,7 @@ void admin_close(struct admin *a)
         drop(&a->peers[i]);
     sd_event_source_disable_unref(a->io);
     if (a->listener >= 0)
-        unlink(a->path);
+        unlink(a->address.path);
     fd_close(a->listener);
     free(a);
 }

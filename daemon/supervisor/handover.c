@@ -6,9 +6,9 @@
  *     {"handover":1,"version","started_us","lock","control":FD,"peers":[FD,…],"announced",
  *      "listeners":[{"address","fd","name"|null}],
  *      "units":[{"role","model","replica","generation","state","since_us","reason","last_reason","restarts",
- *                "pid","channel","greeted","started","ready_us","mail","next_socket","drain_until_us",
+ *                "pid","channel","greeted","started","ready_us","mail","drain_until_us",
  *                "stopping","gone","wanted","always","rss_kb",
- *                "sockets":[{"name","address","kept","fd","bound"}]}]}
+ *                "sockets":[{"name","address","kept","told","fd","bound"}]}]}
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -58,6 +58,7 @@ static int put_sockets(struct json_writer *w, const struct unit *u, struct fd_li
         json_kstr(w, "name", k->name);
         json_kstr(w, "address", k->kept ? k->kept->address.text : k->address.text);
         json_kbool(w, "kept", k->kept != NULL);
+        json_kbool(w, "told", k->told);
         r = put_fd(w, "fd", k->fd, list, err);
         json_kstr(w, "bound", k->bound.text);
         json_close(w, '}');
@@ -86,7 +87,6 @@ static int put_unit(struct json_writer *w, const struct unit *u, struct fd_list 
     json_kbool(w, "started", u->started);
     json_kint(w, "ready_us", (int64_t)u->ready_us);
     json_kint(w, "mail", u->mail);
-    json_kint(w, "next_socket", (int64_t)u->next_socket);
     json_kint(w, "drain_until_us", (int64_t)u->drain_until_us);
     json_kbool(w, "stopping", u->stopping);
     json_kbool(w, "gone", u->gone);
@@ -209,7 +209,7 @@ static void read_listener(struct reader *r, const cJSON *obj)
 static void read_socket(struct reader *r, const cJSON *obj, struct unit *u)
 {
     const char *name = get_text(r, obj, "name"), *address = get_text(r, obj, "address"), *bound = get_text(r, obj, "bound");
-    bool kept = get_bool(r, obj, "kept");
+    bool kept = get_bool(r, obj, "kept"), told = get_bool(r, obj, "told");
     int fd = get_fd(r, obj, "fd");
     struct listener *k = NULL;
     struct address a;
@@ -222,12 +222,17 @@ static void read_socket(struct reader *r, const cJSON *obj, struct unit *u)
         if (!k)
             err_set(r->err, -EINVAL, "nobody listens on %s", address);
         r->bad = !k || unit_add_listener(u, name, listener_share(k), r->err) != 0;
-        return;
+    } else {
+        r->bad = unit_add_socket(u, name, address, r->err) != 0;
     }
-    r->bad = unit_add_socket(u, name, address, r->err) != 0;
     if (r->bad)
         return;
+    u->sockets[u->n_sockets - 1].told = told;
+    if (kept)
+        return;
     u->sockets[u->n_sockets - 1].fd = fd;
+    if (a.is_unix)
+        socket_file_note(a.path, &u->sockets[u->n_sockets - 1].file);
     if (*bound && address_parse(bound, &u->sockets[u->n_sockets - 1].bound, r->err))
         r->bad = true;
 }
@@ -263,7 +268,6 @@ static void read_unit(struct reader *r, const cJSON *obj)
     scratch.drain_until_us = (uint64_t)get_int(r, obj, "drain_until_us", 0, INT64_MAX, 0);
     scratch.n_restarts = (uint64_t)get_int(r, obj, "restarts", 0, INT64_MAX, 0);
     scratch.mail = (unsigned)get_int(r, obj, "mail", 0, 2 * MAIL_STOP - 1, 0);
-    scratch.next_socket = (size_t)get_int(r, obj, "next_socket", 0, 64, 0);
     scratch.rss_kb = get_int(r, obj, "rss_kb", 0, INT64_MAX, 0);
     scratch.greeted = get_bool(r, obj, "greeted");
     scratch.started = get_bool(r, obj, "started");

@@ -60,20 +60,50 @@ static int add(struct listeners *l, const struct address *address, int fd, struc
         free(k);
         return -EINVAL;
     }
-    if (address->is_unix)
+    if (address->is_unix) {
         k->bound = *address;
+        socket_file_note(address->path, &k->file);
+    }
     k->next = l->first;
     l->first = k;
     *ret = k;
     return 0;
 }
 
-/* A file that somebody removed leads nobody to this socket. */
-static bool is_reachable(const struct listener *k)
+void socket_file_note(const char *path, struct socket_file *ret)
 {
     struct stat st;
 
-    return !k->address.is_unix || (stat(k->address.path, &st) == 0 && S_ISSOCK(st.st_mode));
+    *ret = (struct socket_file){ 0 };
+    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+        *ret = (struct socket_file){ .dev = st.st_dev, .ino = st.st_ino };
+}
+
+bool socket_file_is(const char *path, const struct socket_file *file)
+{
+    struct socket_file now;
+
+    socket_file_note(path, &now);
+    return now.ino && now.ino == file->ino && now.dev == file->dev;
+}
+
+bool listener_is_lost(const struct listener *k)
+{
+    return k->address.is_unix && !socket_file_is(k->address.path, &k->file);
+}
+
+int listener_mend(struct listener *k, struct err *err)
+{
+    int fd = -1, r = address_listen(&k->address, BACKLOG, k->mode, k->group, &fd, err);
+
+    if (r)
+        return r;
+    unstore(k);
+    close(k->fd);
+    k->fd = fd;
+    socket_file_note(k->address.path, &k->file);
+    store(k);
+    return 0;
 }
 
 struct listener *listener_find(const struct listeners *l, const struct address *a)
@@ -87,9 +117,11 @@ struct listener *listener_find(const struct listeners *l, const struct address *
     return NULL;
 }
 
-static int set_mode(const struct listener *k, mode_t mode, gid_t group, struct err *err)
+static int set_mode(struct listener *k, mode_t mode, gid_t group, struct err *err)
 {
-    if (!k->address.is_unix)
+    k->mode = mode;
+    k->group = group;
+    if (!k->address.is_unix || listener_is_lost(k))
         return 0;
     if (chmod(k->address.path, mode) < 0 || (group != (gid_t)-1 && chown(k->address.path, (uid_t)-1, group) < 0))
         return err_errno(err, -errno, "%s", k->address.text);
@@ -103,7 +135,7 @@ int listener_get(struct listeners *l, const struct address *address, mode_t mode
     CLEANUP(fd_close) int fd = -1;
     int r;
 
-    if (k && !is_reachable(k) && k->users == 0) {
+    if (k && listener_is_lost(k) && k->users == 0) {
         drop(l, k);
         k = NULL;
     }
@@ -121,6 +153,8 @@ int listener_get(struct listeners *l, const struct address *address, mode_t mode
     if (r)
         return r;
     fd = -1;
+    k->mode = mode;
+    k->group = group;
     store(k);
     *ret = listener_share(k);
     return 0;
@@ -138,7 +172,7 @@ void listener_put(struct listeners *l, struct listener *k)
         return;
     if (!l->ending)
         unstore(k);
-    if (k->address.is_unix && !k->stored)
+    if (k->address.is_unix && !k->stored && !listener_is_lost(k))
         unlink(k->address.path);
     drop(l, k);
 }

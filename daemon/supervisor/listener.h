@@ -19,10 +19,20 @@
 
 struct err;
 
+/* Which file a path leads to. */
+struct socket_file {
+    dev_t dev;
+    ino_t ino;
+};
+
 struct listener {
     struct address address;     /* as configured */
     struct address bound;       /* a port that was 0 is known here */
     int fd;
+    struct socket_file file;    /* of a Unix address */
+    bool hopeless;              /* its file is gone, and that it can not be made anew was said */
+    mode_t mode;
+    gid_t group;
     unsigned users;             /* 0: came from outside, nobody has asked for it yet */
     bool stored;                /* systemd has a copy */
     char name[200];             /* of that copy */
@@ -43,6 +53,15 @@ int listener_get(struct listeners *l, const struct address *address, mode_t mode
 void listener_put(struct listeners *l, struct listener *k);
 /* One more user of it. */
 struct listener *listener_share(struct listener *k);
+
+/* Does the path of a Unix socket lead to it no more? */
+bool listener_is_lost(const struct listener *k);
+/* Binds such a one anew: k->fd is another one then. */
+int listener_mend(struct listener *k, struct err *err);
+
+/* The file that a path leads to now, and whether it still is that one. */
+void socket_file_note(const char *path, struct socket_file *ret);
+bool socket_file_is(const char *path, const struct socket_file *file);
 
 /* Takes over a descriptor that listens for `configured` (a text as in the
  * configuration; NULL: what it is bound to), under its name in the fd store

@@ -91,8 +91,10 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 {
     struct supervisor *s = user;
 
-    if (s->phase == STOP_NOT)
+    if (s->phase == STOP_NOT) {
         models_turn(s);
+        sockets_mend(s);
+    }
     sd_event_source_set_time(source, clock_mono_us() + TICK_US);
     return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }

@@ -127,10 +127,15 @@ int64_t status_rss_kb(pid_t pid);
  * else of ours, that dies with us. Its id, or -errno. */
 pid_t spawn(const char *program, const char *const *argv, int channel);
 
+/* mend.c: makes socket files anew that are gone. */
+void sockets_mend(struct supervisor *s);
+
 /* admin.c: RUNTIME/control.sock. listener: the socket, -1: it is bound. */
 enum admin_command { ADMIN_NONE, ADMIN_RELOAD, ADMIN_LOAD, ADMIN_UNLOAD, ADMIN_UPGRADE };
 int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err);
 void admin_close(struct admin *a);                  /* NULL is fine */
+/* Makes the socket's file anew if it is gone. */
+void admin_mend(struct admin *a);
 /* Answers whoever waits for something that is done. */
 void admin_settle(struct admin *a);
 /* Answers whoever waits for an upgrade that came to nothing. */

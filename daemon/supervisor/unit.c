@@ -145,26 +145,33 @@ const struct address *unit_socket_bound(const struct unit_socket *k)
     return k->kept ? &k->kept->bound : &k->bound;
 }
 
-/* Binds what is made anew for each start. */
-static int bind_sockets(struct unit *u, struct err *err)
+int unit_bind_socket(struct unit_socket *k, struct err *err)
 {
-    for (size_t i = 0; i < u->n_sockets; i++) {
-        struct unit_socket *k = &u->sockets[i];
-        int r;
+    int r = address_listen(&k->address, BACKLOG, 0660, (gid_t)-1, &k->fd, err);
 
-        if (k->kept || k->fd >= 0)
-            continue;
-        r = address_listen(&k->address, BACKLOG, 0660, (gid_t)-1, &k->fd, err);
-        if (r == 0)
-            r = address_local(k->fd, &k->bound, err);
-        if (r) {
-            fd_close(STEAL_FD(k->fd));
-            return r;
-        }
-        if (k->address.is_unix)
-            k->bound = k->address;
+    if (r == 0)
+        r = address_local(k->fd, &k->bound, err);
+    if (r) {
+        fd_close(STEAL_FD(k->fd));
+        return r;
+    }
+    if (k->address.is_unix) {
+        k->bound = k->address;
+        socket_file_note(k->address.path, &k->file);
     }
     return 0;
+}
+
+static int bind_sockets(struct unit *u, struct err *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < u->n_sockets; i++) {
+        u->sockets[i].told = false;
+        if (!u->sockets[i].kept && u->sockets[i].fd < 0)
+            r = unit_bind_socket(&u->sockets[i], err);
+    }
+    return r;
 }
 
 static void close_sockets(struct unit *u)
@@ -257,15 +264,17 @@ void unit_tell_settings(struct unit *u)
 
 static int send_sockets(struct unit *u)
 {
-    while (u->next_socket < u->n_sockets) {
-        const struct unit_socket *k = &u->sockets[u->next_socket];
+    for (size_t i = 0; i < u->n_sockets; i++) {
+        struct unit_socket *k = &u->sockets[i];
         char text[64];
         int r, n = snprintf(text, sizeof text, "{\"name\":\"%s\"}", k->name);
 
+        if (k->told)
+            continue;
         r = control_send(u->channel, CONTROL_LISTEN, text, (size_t)n, k->kept ? &k->kept->fd : &k->fd, 1);
         if (r)
             return r;
-        u->next_socket++;
+        k->told = true;
     }
     close_sockets(u);
     return 0;
@@ -741,7 +750,6 @@ void unit_start(struct unit *u)
     int r;
 
     u->greeted = u->started = u->killed = u->told = u->stopping = u->wanted = false;
-    u->next_socket = 0;
     u->mail = 0;
     u->drain_until_us = 0;
     r = bind_sockets(u, &err);

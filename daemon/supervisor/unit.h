@@ -40,8 +40,11 @@ enum unit_mail {
 
 struct unit_socket {
     char name[16];              /* "api.0" */
+    bool told;                  /* the child that runs has it */
     struct listener *kept;      /* shared with others; NULL: made anew for each start, by what follows */
     struct address address;
+    struct socket_file file;    /* of a Unix address */
+    bool hopeless;              /* its file is gone, and that it can not be made anew was said */
     int fd;                     /* -1: not bound */
     struct address bound;       /* where it really is: a port that was 0 is known then */
 };
@@ -79,7 +82,6 @@ struct unit {
     uint64_t spawned_us, deadline_us;
     uint64_t drain_until_us;
     unsigned mail;
-    size_t next_socket;
     char *stats;                /* of its last heartbeat that brought some: JSON */
     uint64_t idle_since_us;     /* of a worker without requests; 0: it has some, or nobody knows */
     int64_t rss_kb;             /* as measured last while it was ready */
@@ -102,6 +104,9 @@ int unit_add_socket(struct unit *u, const char *name, const char *address, struc
 /* A kept one; the unit takes the caller's use of it over. */
 int unit_add_listener(struct unit *u, const char *name, struct listener *k, struct err *err);
 const struct address *unit_socket_bound(const struct unit_socket *k);
+
+/* Binds one that is made anew for each start. */
+int unit_bind_socket(struct unit_socket *k, struct err *err);
 
 /* Starts its process. What goes wrong counts as a child that went down. */
 void unit_start(struct unit *u);

@@ -327,6 +327,17 @@ static int listen_on(struct worker *w, const char *name, struct err *err)
     return fd < 0 ? 0 : http_server_listen(w->server, fd, err);
 }
 
+static void listen_anew(const char *name, int fd, void *user)
+{
+    struct worker *w = user;
+    struct err err = { 0 };
+
+    if (http_server_listen(w->server, fd, &err) < 0) {
+        log_error("%s: %s", name, err_text(&err));
+        close(fd);
+    }
+}
+
 static void on_shortage(int error, void *user)
 {
     log_warning("connections are refused: %s", strerror(-error));
@@ -413,7 +424,7 @@ int worker_main(int argc, char **argv)
     struct err err = { 0 }, load_err = { 0 };
     struct worker w = { .load_err = &load_err };
     const struct child_ops ops = {
-        .drain = drain, .reload = reload, .alive = alive, .stats = stats, .user = &w,
+        .drain = drain, .listen = listen_anew, .reload = reload, .alive = alive, .stats = stats, .user = &w,
     };
     int r, code;
 

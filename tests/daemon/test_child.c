@@ -62,6 +62,15 @@ static int on_reload(const cJSON *settings, void *user, struct err *err)
     return 0;
 }
 
+static void on_listen(const char *name, int fd, void *user)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "listen %s %d", name, fd >= 0 && (fcntl(fd, F_GETFL) & O_NONBLOCK));
+    close(fd);
+    child_state(child, "ready", text);
+}
+
 static bool on_alive(uint64_t *busy_ms, void *user)
 {
     *busy_ms = 1234;
@@ -79,7 +88,7 @@ static void on_stats(struct json_writer *w, void *user)
 }
 
 static const struct child_ops full = {
-    .drain = on_drain, .models = on_models, .reload = on_reload, .alive = on_alive, .stats = on_stats,
+    .drain = on_drain, .models = on_models, .listen = on_listen, .reload = on_reload, .alive = on_alive, .stats = on_stats,
 };
 static const struct child_ops frozen = { .alive = never_alive };
 
@@ -322,6 +331,27 @@ Test(child, the_time_between_beats_is_taken_from_new_settings)
     while (next() != CONTROL_RELOADED)
         continue;
     cr_assert(eq(int, next(), CONTROL_HEARTBEAT));
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+static void send_socket(const char *json)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    cr_assert(zero(int, control_send(sock, CONTROL_LISTEN, json, strlen(json), &fd, 1)));
+    close(fd);
+}
+
+Test(child, a_socket_that_comes_later_reaches_its_op)
+{
+    handshake(&full);
+    send_socket("{\"name\":\"api.0\"}");
+    expect_state("{\"state\":\"ready\",\"text\":\"listen api.0 1\"}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+    handshake(&frozen);
+    send_socket("{\"name\":\"api.0\"}");
     send_json(CONTROL_STOP, "{}");
     cr_expect(eq(int, end(), 0));
 }
