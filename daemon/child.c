@@ -52,6 +52,7 @@ struct child {
     char *reloaded;             /* answer to the last RELOAD that is not sent yet; else NULL */
     struct child_socket sockets[MAX_SOCKETS];
     size_t n_sockets;
+    int reserve;                /* given up while a frame is read, for the one that it may bring */
     struct control_frame frame; /* 64 kB: not on the stack */
 };
 
@@ -319,16 +320,17 @@ static int on_channel(sd_event_source *s, int fd, uint32_t events, void *user)
 {
     struct child *c = user;
     struct err err = { 0 };
-    int r = control_recv(fd, &c->frame, &err);
+    int r;
 
-    if (r == CONTROL_AGAIN)
-        return 0;
+    fd_close(STEAL_FD(c->reserve));
+    r = control_recv(fd, &c->frame, &err);
     if (r == CONTROL_EOF)
         end_orphaned();
     if (r == 0) {
         r = handle(c, &err);
         control_close_fds(&c->frame);
     }
+    c->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (r < 0) {
         log_error("control channel: %s", err_text(&err));
         sd_event_source_set_enabled(s, SD_EVENT_OFF);
@@ -480,6 +482,7 @@ int child_open(const char *role, const struct child_ops *ops, struct child **ret
     c = calloc(1, sizeof *c);
     if (!c)
         return err_set(err, -ENOMEM, "no memory");
+    c->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (ops)
         c->ops = *ops;
     r = handshake(c, err);
@@ -498,6 +501,7 @@ void child_close(struct child *c)
         return;
     for (size_t i = 0; i < c->n_sockets; i++)
         fd_close(c->sockets[i].fd);
+    fd_close(c->reserve);
     sd_event_source_disable_unref(c->channel);
     loop_timer_free(c->beat);
     loop_close(c->loop);

@@ -9,6 +9,7 @@
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -28,6 +29,7 @@ struct admin {
     struct supervisor *sup;
     int listener;
     sd_event_source *io;
+    int reserve;                /* given up where there are no more descriptors */
     bool hopeless;              /* that the socket can not be made anew was said */
     struct address address;
     struct socket_file file;
@@ -215,6 +217,15 @@ static struct peer *place(struct admin *a)
     return oldest;
 }
 
+/* Out of descriptors: whoever waits is turned away, for a socket with somebody
+ * waiting would wake us again at once. */
+static void refuse_without_fd(struct admin *a)
+{
+    fd_close(STEAL_FD(a->reserve));
+    fd_close(accept4(a->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    a->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 static int add_peer(struct admin *a, int conn, struct peer **ret)
 {
     struct peer *p = place(a);
@@ -235,6 +246,8 @@ static int on_listener(sd_event_source *source, int fd, uint32_t events, void *u
     int conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct peer *p;
 
+    if (conn < 0 && (errno == EMFILE || errno == ENFILE))
+        refuse_without_fd(a);
     if (conn >= 0)
         add_peer(a, conn, &p);
     return 0;
@@ -285,6 +298,7 @@ int admin_open(struct supervisor *s, int listener, struct admin **ret, struct er
     *ret = a;                   /* closed by the caller, also half done */
     a->sup = s;
     a->listener = listener;
+    a->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (size_t i = 0; i < MAX_PEERS; i++)
         a->peers[i] = (struct peer){ .admin = a, .fd = -1 };
     buf_adds(&text, "unix:");
@@ -306,6 +320,7 @@ void admin_close(struct admin *a)
     if (a->listener >= 0)
         unlink(a->address.path);
     fd_close(a->listener);
+    fd_close(a->reserve);
     free(a);
 }
 

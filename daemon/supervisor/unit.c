@@ -329,6 +329,12 @@ static int send_one(struct unit *u, unsigned mail)
     }
 }
 
+/* The state of the models can be told later, when there are descriptors again. */
+static bool can_wait(unsigned mail, int error)
+{
+    return mail == MAIL_MODELS && (error == -EMFILE || error == -ENFILE || error == -ENOMEM);
+}
+
 static void flush(struct unit *u)
 {
     if (!u->greeted || u->killed || u->channel < 0)
@@ -339,6 +345,8 @@ static void flush(struct unit *u)
         if (!(u->mail & bit))
             continue;
         r = send_one(u, bit);
+        if (can_wait(bit, r))
+            continue;
         if (r == CONTROL_AGAIN) {
             sd_event_source_set_io_events(u->io, EPOLLIN | EPOLLOUT);
             return;
@@ -501,6 +509,8 @@ int unit_take_frame(struct unit *u, const struct control_frame *f, struct err *e
         break;
     case CONTROL_HEARTBEAT:
         r = take_heartbeat(u, tree, &busy_us, err);
+        if (r == 0 && u->mail)
+            flush(u);           /* what could not be sent for want of a descriptor */
         break;
     case CONTROL_RELOADED:
         r = take_reloaded(u, tree, err);

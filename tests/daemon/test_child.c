@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,6 +93,19 @@ static const struct child_ops full = {
 };
 static const struct child_ops frozen = { .alive = never_alive };
 
+static const struct child_ops crowded = { .models = on_models };
+
+static void take_all_descriptors(void)
+{
+    struct rlimit limit;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = 256;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    while (dup(0) >= 0)
+        continue;
+}
+
 static int child_process(const struct child_ops *ops)
 {
     struct err err = { 0 };
@@ -106,6 +120,8 @@ static int child_process(const struct child_ops *ops)
     snprintf(text, sizeof text, "%d %d %d %s", fd >= 0, child_take_socket(child, "api.0"),
              fd >= 0 && (fcntl(fd, F_GETFD) & FD_CLOEXEC) && (fcntl(fd, F_GETFL) & O_NONBLOCK),
              json_find(child_settings(child), "hello") ? "hello" : "nothing");
+    if (ops == &crowded)
+        take_all_descriptors();
     child_state(child, "ready", text);
     code = loop_run(child_loop(child));
     child_close(child);
@@ -352,6 +368,17 @@ Test(child, a_socket_that_comes_later_reaches_its_op)
     cr_expect(eq(int, end(), 0));
     handshake(&frozen);
     send_socket("{\"name\":\"api.0\"}");
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+Test(child, without_a_free_descriptor_it_still_hears_of_the_models)
+{
+    handshake(&crowded);
+    for (int i = 0; i < 3; i++) {
+        send_memfd(CONTROL_MODELS, "{\"models\":[]}");
+        expect_state("{\"state\":\"ready\",\"text\":\"models []\"}");
+    }
     send_json(CONTROL_STOP, "{}");
     cr_expect(eq(int, end(), 0));
 }
