@@ -248,9 +248,17 @@ static void *load(void *user)
     return NULL;
 }
 
+/* What the same files and settings would lead to again. */
 static bool is_configuration(int error)
 {
-    return error == -ENOENT || error == -EINVAL || error == -ENOTSUP || error == -EACCES;
+    static const int errors[] = {
+        E2BIG, EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTSUP, EPERM,
+    };
+
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
+        if (error == -errors[i])
+            return true;
+    return false;
 }
 
 static void load_failed(struct worker *w)
