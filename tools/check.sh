@@ -3,9 +3,9 @@
 #
 #   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart
 #   ./check --quick    the plain build and its tests, without those that start the whole service
-#   ./check --all      the ordinary suite, all programs under valgrind, a build with clang and fuzzers, the system tests on a
-#                      static build, and both commands of the README in a fresh minimal Debian root, as root and as an
-#                      ordinary user with sudo (needs root)
+#   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), all programs under
+#                      valgrind, a build with clang and fuzzers, the system tests on a static build, and both commands of
+#                      the README in a fresh minimal Debian root, as root and as an ordinary user with sudo (needs root)
 #
 # Ends with "N passed, N failed, N skipped" over all of them.
 set -eu
@@ -80,6 +80,11 @@ else
 fi
 if [ "$mode" = all ]; then
     ./tools/deps.sh root valgrind
+    say "faults, ten rounds of each and a thousand kills"
+    export FASTCHAT_CHAOS=long
+    run_tests build --timeout-multiplier 20 system-chaos
+    unset FASTCHAT_CHAOS
+    say "valgrind"
     run_tests build --suite valgrind
     step "build with clang and fuzzers" env CC=clang-14 sh -c '[ -f build-clang/build.ninja ] || meson setup build-clang -Dfuzz=true >/dev/null; ninja -C build-clang --quiet'
     step "archives for the static build" tools/static-deps.sh build-deps

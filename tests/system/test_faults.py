@@ -1,108 +1,11 @@
-"""Children that die, freeze or misbehave, under load: the others serve, the child comes back, nothing is left behind."""
+"""Faults with a script of their own: retries, long steps, crash loops. What is done to a service under load is in test_chaos.py."""
 import os
 import signal
 import threading
-import time
 
 from service import Service, events, run, scratch, script_file, scripted, until
 
 TMP = scratch()
-HELLO = script_file(TMP, "hello", play=["Hel", "lo", {"wait_ms": 20}, " wor", "ld"])
-
-
-class Load:
-    """Clients that ask one model over and over; every answer is whole or a clear failure."""
-
-    def __init__(self, service, model, n=4):
-        self.service, self.model = service, model
-        self.good = self.failed = 0
-        self.wrong = []
-        self.end = threading.Event()
-        self.threads = [threading.Thread(target=self.ask, args=(i,), daemon=True) for i in range(n)]
-
-    def __enter__(self):
-        for t in self.threads:
-            t.start()
-        return self
-
-    def __exit__(self, *_):
-        self.end.set()
-        for t in self.threads:
-            t.join(300)
-        assert not any(t.is_alive() for t in self.threads), "a client hangs"
-
-    def ask(self, i):
-        while not self.end.is_set():
-            try:
-                if i % 2:
-                    text, reason, got = self.service.stream_text("hi", model=self.model)
-                    error = any(isinstance(e, dict) and "error" in e for e in got)
-                    if text == "Hello world" and reason == "stop" and got[-1] == "[DONE]":
-                        self.good += 1
-                    elif "Hello world".startswith(text) and (error or not got or got[-1] != "[DONE]"):
-                        self.failed += 1
-                    else:
-                        self.wrong.append((text, reason, got[-2:]))
-                else:
-                    status, _, body = self.service.chat("hi", model=self.model)
-                    if status == 200 and body["choices"][0]["message"]["content"] == "Hello world":
-                        self.good += 1
-                    elif status in (500, 502, 503):
-                        self.failed += 1
-                    else:
-                        self.wrong.append((status, body))
-            except (OSError, AssertionError, ValueError, __import__("http").client.HTTPException):
-                self.failed += 1
-                time.sleep(0.01)
-
-
-def kill_each(sig):
-    models = ", ".join(scripted(n, HELLO) for n in ("a", "b"))
-    with Service(models=models, supervisor="heartbeat_ms = 200; heartbeat_limit_ms = 3000; restart_budget = 100;") as s:
-        base = {p: s.descriptors(p) for p in s.processes()}
-        supervisor = s.process.pid
-        with Load(s, "a") as victim, Load(s, "b") as other:
-            for role, model in (("worker", "a"), ("controller", None), ("worker", "a"), ("api", None)):
-                old = s.child(role, model)
-                seen = other.good
-                os.kill(old["pid"], sig)
-
-                def back():
-                    now = s.child(role, model)
-                    return now and now["pid"] != old["pid"] and now["state"] == "ready"
-                until(f"{role} is back", back)
-                until("both models answer again", lambda: other.good > seen + 8)
-                mark = victim.good
-                until("the victim's model answers again", lambda: victim.good > mark + 4)
-        assert not victim.wrong and not other.wrong, (victim.wrong[:3], other.wrong[:3])
-        until("no zombie", lambda: "Z" not in s.processes().values())
-        until("queues are empty", lambda: all(s.stats(model=m).get("queue_length") == 0 for m in ("a", "b")))
-        assert s.descriptors(supervisor) <= base[supervisor] + 1, "the supervisor leaks descriptors"
-        assert len(s.processes()) == 5, s.processes()
-
-
-def test_each_child_killed_under_load_comes_back_and_the_others_serve():
-    kill_each(signal.SIGKILL)
-
-
-def test_each_child_frozen_under_load_is_replaced_and_the_others_serve():
-    kill_each(signal.SIGSTOP)
-
-
-def test_the_controller_s_death_fails_no_request():
-    with Service(models=scripted("a", HELLO), supervisor="restart_budget = 100;") as s:
-        with Load(s, "a") as load:
-            for _ in range(3):
-                old = s.child("controller")
-                os.kill(old["pid"], signal.SIGKILL)
-
-                def back():
-                    now = s.child("controller")
-                    return now and now["pid"] != old["pid"] and now["state"] == "ready"
-                until("the controller is back", back)
-                mark = load.good
-                until("answers go on", lambda: load.good > mark + 40)
-        assert not load.failed and not load.wrong, (load.failed, load.wrong[:3])
 
 
 def test_a_worker_s_death_with_a_second_replica_loses_no_request_that_had_not_begun():
@@ -171,31 +74,6 @@ def test_a_crash_loop_ends_in_failed_and_the_others_serve():
         assert status == 503 and body["error"]["message"], body
         assert s.answer("x", model="g") == "fine"
         assert s.child("worker", "m")["reason"], s.child("worker", "m")
-
-
-def test_children_die_with_their_parent():
-    with Service(models=scripted("m", HELLO)) as s:
-        children = [p for p in s.processes() if p != s.process.pid]
-        assert len(children) == 3
-        s.process.kill()
-        s.process.wait()
-        until("all children are gone", lambda: not any(alive(p) for p in children))
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def test_a_killed_service_starts_again_over_its_own_remains():
-    with Service(models=scripted("m", HELLO)) as s:
-        s.process.kill()
-        s.process.wait()
-        s.start()
-        assert s.answer("x") == "Hello world"
 
 
 if __name__ == "__main__":
