@@ -67,8 +67,8 @@ int http_client_open(struct loop *l, struct http_client **ret, struct err *err);
 void http_client_close(struct http_client *c);
 DEFINE_CLEANUP(struct http_client *, http_client_close)
 
-/* Starts a call; calls set out in the order in which they were started. 0 and the call, or -errno: -EINVAL for a URL or header that can
- * not be sent. */
+/* Starts a call; calls set out in the order in which they were started. 0 and
+ * the call, or -errno: -EINVAL for a URL or header that can not be sent. */
 int http_call_start(struct http_client *c, const struct http_call_spec *spec,
                     struct http_call **ret, struct err *err);
 /* Ends it at once without on_done: the peer sees a disconnect. The call is gone

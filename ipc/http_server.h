@@ -144,6 +144,8 @@ int http_server_adopt(struct http_server *s, int fd, struct err *err);
  * time that begins from now on. What has begun keeps its deadline, and a body
  * its size. */
 void http_server_set_limits(struct http_server *s, const struct http_limits *limits);
+enum { HTTP_FRESH_GRACE = 5 };
+
 /* Accepts nothing more: listeners are closed at once (what waits in a shared
  * socket's queue is for whoever shares it). Every request that comes or runs on
  * an open connection is answered, with "Connection: close" if its head is not
@@ -152,7 +154,6 @@ void http_server_set_limits(struct http_server *s, const struct http_limits *lim
  * beginning or from the end of its last answer; one that has not asked anything
  * yet for HTTP_FRESH_GRACE times as long, since its client is about to. `done`
  * is called (later, from the loop) once no connection is left. */
-enum { HTTP_FRESH_GRACE = 5 };
 void http_server_drain(struct http_server *s, uint64_t grace_us, void (*done)(void *user),
                        void *user);
 size_t http_server_conns(const struct http_server *s);

@@ -85,7 +85,7 @@ static int take_settings(struct process *p, const cJSON *settings, struct err *e
         return -EINVAL;
     r = catalog_configure(p->api.catalog, models, err);
     if (r < 0)
-        return r;
+        return err_set(err, r, "no memory for the models");
     p->api.wait_us = wait_us;
     p->api.ping_us = ping_us;
     p->api.load_wait_us = load_wait_us;
@@ -120,7 +120,6 @@ static void on_drained(void *user)
 static void on_drain(uint64_t limit_ms, void *user)
 {
     struct process *p = user;
-
     uint64_t grace_us = limit_ms / 2 * 1000;
 
     p->draining = true;

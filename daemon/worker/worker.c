@@ -37,8 +37,6 @@ static void health(struct http_request *req, void *user)
     http_reply_json(req, w->phase == WORKER_READY ? 200 : 503, status[w->phase]);
 }
 
-enum { STAY_MS = 200 };
-
 enum { COUNT_BODY_BYTES = 8 << 20 };    /* a count has no context that bounds it */
 
 static const struct http_route routes[] = {
@@ -160,6 +158,8 @@ void worker_leave_when_done(struct worker *w)
     w->leaving = true;
     http_server_drain(w->server, 0, drained, w);
 }
+
+enum { STAY_MS = 200 };
 
 static void stayed(void *user)
 {

@@ -311,7 +311,8 @@ Test(child, new_settings_that_are_wrong_are_answered_and_change_nothing)
     static const struct { const char *settings, *answer; } cases[] = {
         { "{\"bad\":1}", "{\"error\":\"'bad' is not wanted\"}" },
         { "{\"log_level\":\"loud\"}", "{\"error\":\"'log_level' is unknown: loud\"}" },
-        { "{\"heartbeat_ms\":1}", "{\"error\":\"'heartbeat_ms' must be between 10 and 600000, but is 1\"}" },
+        { "{\"heartbeat_ms\":1}",
+          "{\"error\":\"'heartbeat_ms' must be between 10 and 600000, but is 1\"}" },
         { "[]", "{\"error\":\"they must be an object, but are an array\"}" },
     };
 
@@ -506,7 +507,7 @@ Test(child, the_answer_to_a_reload_is_kept_until_the_supervisor_reads_again)
     int n = 0;
 
     handshake(&full);
-    /* Its two frames for each fill the queue, which holds a few hundred. */
+    /* Its three frames for each fill the queue, which holds a few hundred. */
     while (n < 2000 && control_send_memfd(sock, CONTROL_RELOAD, "{\"heartbeat_ms\":10}", 19, NULL) == 0)
         n++;
     cr_assert(gt(int, n, 0));
