@@ -25,7 +25,7 @@ struct process {
     struct api api;
     struct child *child;
     struct routes *routes;
-    struct loop_timer *tick, *blind;
+    struct loop_timer *tick, *blind, *patience;
     struct http_limits limits;
     bool serving, draining;
 };
@@ -117,13 +117,23 @@ static void on_drained(void *user)
     loop_stop(p->api.loop, EXIT_DONE);
 }
 
+static void lose_patience(void *user)
+{
+    struct process *p = user;
+
+    chat_drain(&p->api);
+}
+
 static void on_drain(uint64_t limit_ms, void *user)
 {
     struct process *p = user;
     uint64_t grace_us = limit_ms / 2 * 1000;
 
+    /* One that is replaced has time for what waits, but tells it before it is cut. */
     p->draining = true;
-    if (!child_is_replaced(p->child))
+    if (child_is_replaced(p->child))
+        loop_timer_set(p->patience, limit_ms * 900);
+    else
         chat_drain(&p->api);
     log_info("draining: %zu requests run", http_server_active(p->api.server));
     http_server_drain(p->api.server, grace_us < GRACE_US ? grace_us : GRACE_US, on_drained, p);
@@ -233,6 +243,8 @@ static int start(struct process *p, struct err *err)
     r = loop_timer_new(p->api.loop, on_tick, p, &p->tick);
     if (r == 0)
         r = loop_timer_new(p->api.loop, serve, p, &p->blind);
+    if (r == 0)
+        r = loop_timer_new(p->api.loop, lose_patience, p, &p->patience);
     if (r < 0)
         return err_errno(err, r, "no timer");
     on_tick(p);
@@ -267,6 +279,7 @@ static void close_process(struct process *p)
     http_client_close(p->api.client);
     loop_timer_free(p->tick);
     loop_timer_free(p->blind);
+    loop_timer_free(p->patience);
     catalog_free(p->api.catalog);
     upstream_scratch_fini(&p->api.scratch);
     buf_fini(&p->api.out);

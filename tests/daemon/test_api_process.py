@@ -1038,6 +1038,37 @@ a_drain_sends_those_that_wait_away.settings = {"ping_s": 0.1, "heartbeat_ms": 20
 
 
 @case
+async def a_process_that_is_replaced_lets_its_requests_wait_on(w):
+    tasks = [asyncio.create_task(w.chat()) for _ in range(2)]
+    await w.waiting(2)
+    w.send(DRAIN, {"limit_ms": 600000, "replaced": True})
+    await w.state("draining")
+    await w.worker("a", two_words, announce=False)
+    w.n_tables += 1
+    for peer in list(w.feeds):
+        await peer.raw(w.table())
+    for t in tasks:
+        answer = await t
+        assert answer.status == 200 and answer.headers["connection"] == "close"
+    assert await wait(w.process.wait()) == 0
+
+
+a_process_that_is_replaced_lets_its_requests_wait_on.settings = {"heartbeat_ms": 20}
+
+
+@case
+async def a_process_that_is_replaced_tells_those_that_wait_before_its_end(w):
+    task = asyncio.create_task(w.chat())
+    await w.waiting(1)
+    w.send(DRAIN, {"limit_ms": 500, "replaced": True})
+    is_error(await task, 503, None, "stopping")
+    assert await wait(w.process.wait()) == 0
+
+
+a_process_that_is_replaced_tells_those_that_wait_before_its_end.settings = {"heartbeat_ms": 20}
+
+
+@case
 async def the_log_has_one_line_a_request_without_its_text(w):
     async def play(peer):
         await peer.begin()
