@@ -50,9 +50,9 @@ class Load:
 
     def loop(self, i):
         while not self.over:
-            if not self.go.is_set():
-                self.at_rest[i].set()
-                self.go.wait()
+            while not self.go.is_set():
+                self.at_rest[i].set()           # again: one rest may follow another at once
+                self.go.wait(0.1)
             try:
                 got = self.service.stream_text(**self.question)[:2] if i % 2 else (self.service.answer(**self.question), self.reason)
                 if got == (self.want, self.reason):
