@@ -4,8 +4,12 @@
 #   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart
 #   ./check --quick    the plain build and its tests, without those that start the whole service
 #   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), all programs under
-#                      valgrind, a build with clang and fuzzers, the system tests on a static build, and both commands of
-#                      the README in a fresh minimal Debian root, as root and as an ordinary user with sudo (needs root)
+#                      valgrind, every fuzzer for some seconds, the threads under TSan, the system tests on a static build,
+#                      and both commands of the README in a fresh minimal Debian root, as root and as an ordinary user with
+#                      sudo (needs root)
+#   ./check --fuzz SECONDS [NAME…]
+#                      every fuzzer of tests/fuzz, or those named, for SECONDS each, with clang, ASan and UBSan. What one finds is
+#                      kept in build-fuzz/findings/NAME and counts as a failure; what it has learnt stays in build-fuzz/corpus/NAME
 #
 # Ends with "N passed, N failed, N skipped" over all of them.
 set -eu
@@ -16,7 +20,16 @@ case "${1-}" in
 "") ;;
 --quick) mode=quick ;;
 --all) mode=all ;;
---help | -h) sed -n '2,10s/^# \{0,1\}//p' tools/check.sh; exit 0 ;;
+--fuzz)
+    mode=fuzz
+    fuzz_seconds=${2-}
+    case $fuzz_seconds in
+    "" | *[!0-9]* | 0*) echo "check: --fuzz needs a number of seconds (see ./check --help)" >&2; exit 2 ;;
+    esac
+    shift 2
+    fuzz_names=$*
+    ;;
+--help | -h) sed -n '2,${/^#/!q; s/^# \{0,1\}//p}' tools/check.sh; exit 0 ;;
 *) echo "check: unknown argument '$1' (see ./check --help)" >&2; exit 2 ;;
 esac
 
@@ -54,9 +67,80 @@ run_tests() {   # run_tests DIR MESON-TEST-OPTIONS… - adds the counts of every
     meson test -C "$dir" --no-rebuild --print-errorlogs "$@" || true
     python3 tools/count_tests.py "$dir/meson-logs/testlog.json" >>"$results" || echo "F 1 $dir: no test log" >>"$results"
 }
+build_fuzz() {
+    [ -f build-fuzz/build.ninja ] || env CC=clang-14 meson setup build-fuzz -Dfuzz=true \
+        -Db_sanitize=address,undefined -Db_lundef=false >/dev/null || return 1
+    ninja -C build-fuzz --quiet "$@" || return 1
+}
+# fuzz SECONDS NAME - from its seeds and from what earlier runs have learnt. How long an input may take is generous, for the machine
+# may have other load; the least that a parser promises is to end.
+fuzz() {
+    folder=build-fuzz/findings/$2
+    mkdir -p "build-fuzz/corpus/$2" "$folder"
+    if ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+        "build-fuzz/tests/fuzz/fuzz-$2" -max_total_time="$1" -timeout=60 -rss_limit_mb=3000 -print_final_stats=1 \
+        -artifact_prefix="$folder/" "build-fuzz/corpus/$2" "tests/fuzz/seeds/$2" >"build-fuzz/$2.log" 2>&1 </dev/null; then
+        sed -n 's/^stat::number_of_executed_units: */executions: /p' "build-fuzz/$2.log"
+        return 0
+    fi
+    tail -n 60 "build-fuzz/$2.log"
+    echo "check: what fuzz-$2 found is in $folder, its log in build-fuzz/$2.log"
+    return 1
+}
+fuzz_all() {    # fuzz_all SECONDS [NAME…]
+    seconds=$1
+    shift
+    if [ $# = 0 ]; then
+        for file in tests/fuzz/fuzz_*.c; do
+            name=${file#tests/fuzz/fuzz_}
+            set -- "$@" "${name%.c}"
+        done
+    fi
+    for name in "$@"; do
+        [ -f "tests/fuzz/fuzz_$name.c" ] || { echo "check: there is no tests/fuzz/fuzz_$name.c" >&2; exit 2; }
+    done
+    for target in "$@"; do      # step() has `name`
+        step "fuzz $target" fuzz "$seconds" "$target"
+    done
+}
+# The programs that have threads, at their tests. Criterion does not start under TSan: what only its tests reach of the engine is
+# in gen-threads. Each process writes its reports to a file, so that none is lost with a child that was killed.
+threads() {
+    reports=$PWD/build-tsan/reports
+    rm -rf "$reports"
+    mkdir -p "$reports"
+    export TSAN_OPTIONS="log_path=$reports/race exitcode=66"
+    run_tests build-tsan --suite system --suite threads --timeout-multiplier 4
+    unset TSAN_OPTIONS
+    step "no race" no_reports "$reports"
+}
+no_reports() {  # no_reports FOLDER
+    [ -z "$(ls "$1")" ] || { head -n 60 "$1"/*; return 1; }
+}
+finish() {      # the closing line; 0 when all is well
+    passed=$(count P)
+    failed=$(count F)
+    skipped=$(count S)
+    if [ "$failed" != 0 ]; then
+        say "failed"
+        awk '$1=="F"{n=$2; $1=""; $2=""; print n " in" $0}' "$results"
+    fi
+    echo
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
+count() { awk -v k="$1" '$1==k{n+=$2} END{print n+0}' "$results"; }
 
 say "packages"
 ./tools/deps.sh build fetch test
+
+if [ "$mode" = fuzz ]; then
+    step "build with clang and fuzzers" build_fuzz fuzzers
+    # shellcheck disable=SC2086
+    fuzz_all "$fuzz_seconds" $fuzz_names
+    finish
+    exit
+fi
 
 say "default model"
 if FASTCHAT_SMOLLM2=$(./tools/fetch-model.sh); then
@@ -86,7 +170,10 @@ if [ "$mode" = all ]; then
     unset FASTCHAT_CHAOS
     say "valgrind"
     run_tests build --suite valgrind
-    step "build with clang and fuzzers" env CC=clang-14 sh -c '[ -f build-clang/build.ninja ] || meson setup build-clang -Dfuzz=true >/dev/null; ninja -C build-clang --quiet'
+    step "build with clang and fuzzers" build_fuzz
+    fuzz_all 10
+    step "build with TSan" build build-tsan -Db_sanitize=thread -Db_lundef=false
+    threads
     step "archives for the static build" tools/static-deps.sh build-deps
     step "static build" build build-static -Dlinkage=static -Ddeps_prefix=build-deps
     run_tests build-static --suite system
@@ -95,14 +182,4 @@ if [ "$mode" = all ]; then
     step "check in a fresh root" tools/fresh-root.sh ./check
 fi
 
-count() { awk -v k="$1" '$1==k{n+=$2} END{print n+0}' "$results"; }
-passed=$(count P)
-failed=$(count F)
-skipped=$(count S)
-if [ "$failed" != 0 ]; then
-    say "failed"
-    awk '$1=="F"{n=$2; $1=""; $2=""; print n " in" $0}' "$results"
-fi
-echo
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+finish
