@@ -89,6 +89,8 @@ static int parse_tcp(const char *text, struct address *a, struct err *err)
     for (size_t i = 0; i < (size_t)(end - host); i++)
         a->host[i] = (char)tolower((unsigned char)host[i]);
 
+    if (strcmp(a->host, "unix") == 0)
+        return err_set(err, -EINVAL, "'%s': write unix:PATH in lower case; a host can not have that name", text);
     if (bracket) {
         if (inet_pton(AF_INET6, a->host, &in6) != 1)
             return err_set(err, -EINVAL, "'%s': '%s' is no IPv6 address", text, a->host);

@@ -81,7 +81,7 @@ Test(address, what_is_wrong_is_named)
         { "1.2.3.256:80", "IPv4" }, { "[::g]:80", "IPv6" }, { "[::1]80", "HOST:PORT" },
         { "[::1:80", "HOST:PORT" }, { "::1:80", "brackets" }, { "a b:80", "host name" },
         { "*:80", "host name" }, { "-x:80", "host name" }, { "http://x:80", "brackets" },
-        { "unix:", "path" },
+        { "unix:", "path" }, { "Unix:6", "lower case" },
         { "unix:/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "107" },
     };
