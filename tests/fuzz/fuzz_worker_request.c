@@ -88,19 +88,21 @@ static void start(struct worker *w)
 static void receive(int fd, struct buf *out)
 {
     uint64_t until = clock_mono_us() + ANSWER_US;
-    ssize_t n;
 
-    do {
+    for (;;) {
         char *room = buf_room(out, 65536);
+        ssize_t n = room ? recv(fd, room, 65536, 0) : 0;
 
-        n = room ? recv(fd, room, 65536, 0) : -1;
-        if (n > 0)
+        if (n == 0)
+            return;
+        if (n > 0) {
             buf_grew(out, (size_t)n);
-        else if (n < 0)
-            sd_event_run(loop_event(worker.loop), 10000);
-    } while (n > 0 || (n < 0 && errno == EAGAIN && clock_mono_us() < until));
-    if (n != 0)
-        abort();
+            continue;
+        }
+        if (errno != EAGAIN || clock_mono_us() > until)
+            abort();
+        sd_event_run(loop_event(worker.loop), 10000);
+    }
 }
 
 /* Chunks that end as they must, where the answer is a stream. */
