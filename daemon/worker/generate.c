@@ -175,7 +175,7 @@ static int read_prompt(struct reading *rd, bool *ret_chat)
     const char *prompt = NULL;
     struct conv_span text, *spans = &text;
     size_t n_spans = 1;
-    int32_t *tokens;
+    int32_t *tokens = NULL;
     int r;
 
     if ((r = fault(rd, "messages", json_get_array(rd->body, "messages", &messages, &rd->err))) < 0 ||

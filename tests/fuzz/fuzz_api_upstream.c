@@ -1,5 +1,6 @@
 /* A worker's stream, cut into reads of a size that the first byte gives. Each
- * event makes a chunk that is JSON. */
+ * event makes a chunk that is JSON, and a line that the scanner of plain text
+ * takes says the same to the JSON parser. */
 #include "base/json.h"
 #include "daemon/api/chat_answer.h"
 #include "daemon/api/upstream.h"
@@ -7,6 +8,38 @@
 #include <stdlib.h>
 
 static struct upstream_scratch scratch;
+
+/* The text as it is, or NULL. */
+static cJSON *unescaped(const char *text, size_t len)
+{
+    BUF_LOCAL quoted = BUF_INIT;
+    cJSON *tree = NULL;
+
+    buf_addc(&quoted, '"');
+    buf_add(&quoted, text, len);
+    buf_addc(&quoted, '"');
+    json_parse(buf_str(&quoted), quoted.len, NULL, &tree, NULL);
+    return tree;
+}
+
+/* A blank in front sends any line to the parser. */
+static void parse_both_ways(const char *line, size_t len, const struct upstream_event *scanned)
+{
+    static struct upstream_scratch other;
+    CLEANUP(json_delete) cJSON *one = unescaped(scanned->text, scanned->text_len);
+    CLEANUP(json_delete) cJSON *two = NULL;
+    struct upstream_event ev;
+    BUF_LOCAL copy = BUF_INIT;
+
+    buf_addc(&copy, ' ');
+    buf_add(&copy, line, len);
+    if (upstream_parse(buf_str(&copy), copy.len, 2, &other, &ev, NULL) == 0) {
+        two = unescaped(ev.text, ev.text_len);
+        if (ev.kind != UPSTREAM_TEXT || ev.n_tokens != scanned->n_tokens || !cJSON_Compare(one, two, true))
+            abort();
+    }
+    upstream_scratch_fini(&other);
+}
 
 static int on_line(const char *line, size_t len, void *user)
 {
@@ -16,6 +49,8 @@ static int on_line(const char *line, size_t len, void *user)
 
     if (upstream_parse(line, len, 2, &scratch, &ev, NULL) < 0)
         return 0;
+    if (ev.kind == UPSTREAM_TEXT && ev.text >= line && ev.text < line + len)
+        parse_both_ways(line, len, &ev);
     if (ev.kind == UPSTREAM_TEXT)
         chat_chunk_text(head, 0, ev.text, ev.text_len, ev.logprobs, &out);
     else if (ev.kind == UPSTREAM_FINISH)
