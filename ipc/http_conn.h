@@ -80,6 +80,10 @@ struct http_conn {
     struct buf in;                      /* received, not parsed */
     struct buf out;
     size_t out_done;                    /* of out, sent already */
+    struct http_conn *next_gathered;    /* of the server's list, while on it */
+    bool gathered;
+    bool chunk_open;
+    size_t chunk_at;                    /* where in out the size of the open chunk lies */
     struct request *req;
     char peer[56];
 };
@@ -92,7 +96,8 @@ struct http_server {
     bool listeners_paused;
     uint64_t told_us;                   /* when `shortage` was called last; 0: never */
     int reserve_fd;                     /* given up to refuse a connection when out of descriptors */
-    struct http_conn *conns, *dead;
+    struct http_conn *conns, *dead, *gathered;
+    bool gathers, gathering;            /* at all; a round of the loop is on */
     size_t n_conns, n_linger, n_active;
     unsigned depth;                     /* of our functions on the stack: nothing is freed above 0 */
     bool draining, closed;
@@ -121,6 +126,8 @@ void server_enter(struct http_server *s);
 void server_leave(struct http_server *s);       /* frees what died meanwhile */
 /* Writes or queues; a failure is noted in c->broken and noticed by the loop. */
 void conn_send(struct http_conn *c, struct iovec *parts, int n_parts);
+/* Bytes of a chunked body, which share a chunk while the server gathers. */
+void conn_send_chunk(struct http_conn *c, const void *data, size_t len);
 /* The answer of c->req is complete. */
 void conn_answered(struct http_conn *c);
 /* It ends here, cut: the client sees no proper end. */

@@ -145,28 +145,12 @@ int http_stream_start(struct http_request *req, int status, const char *type)
     return c->broken ? -ECONNRESET : 0;
 }
 
-/* The size line of a chunk, at the end of the 18 bytes; printf would be a tenth
- * of what an event costs. */
-static struct iovec chunk_size(char line[18], size_t len)
-{
-    char *at = line + 18;
-
-    *--at = '\n';
-    *--at = '\r';
-    do
-        *--at = "0123456789abcdef"[len & 15];
-    while (len >>= 4);
-    return (struct iovec){ at, (size_t)(line + 18 - at) };
-}
-
 int http_stream_write(struct http_request *req, const void *data, size_t len)
 {
     /* A source that does not care about HTTP_FULL ends its own stream here. */
     static const size_t too_much = 64u << 20;
     struct request *r = request_of(req);
     struct http_conn *c = req->conn;
-    char size[18];
-    struct iovec parts[3];
 
     if (r->over || c->broken)
         return -ECONNRESET;
@@ -174,15 +158,10 @@ int http_stream_write(struct http_request *req, const void *data, size_t len)
     if (len == 0 || is_head(r))
         return 0;
     req->sent_bytes += len;
-    if (r->chunked_answer) {
-        parts[0] = chunk_size(size, len);
-        parts[1] = (struct iovec){ (void *)data, len };
-        parts[2] = (struct iovec){ "\r\n", 2 };
-        conn_send(c, parts, 3);
-    } else {
-        parts[0] = (struct iovec){ (void *)data, len };
-        conn_send(c, parts, 1);
-    }
+    if (r->chunked_answer)
+        conn_send_chunk(c, data, len);
+    else
+        conn_send(c, &(struct iovec){ (void *)data, len }, 1);
     if (conn_waiting(c) > too_much + c->server->config.limits.high_water)
         c->broken = true;
     if (c->broken)

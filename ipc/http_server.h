@@ -156,6 +156,10 @@ enum { HTTP_FRESH_GRACE = 5 };
  * is called (later, from the loop) once no connection is left. */
 void http_server_drain(struct http_server *s, uint64_t grace_us, void (*done)(void *user),
                        void *user);
+/* From now on what is written within one round of the loop (loop_rounds()) goes
+ * out at its end, in one piece a connection, and as one chunk of a stream. For
+ * programs whose streams get many small writes in a row; one server a loop. */
+void http_server_gather(struct http_server *s);
 size_t http_server_conns(const struct http_server *s);
 size_t http_server_active(const struct http_server *s);     /* requests in work */
 
@@ -182,5 +186,6 @@ void http_stream_end(struct http_request *req);
  * final chunk, the connection is closed. */
 void http_stream_abort(struct http_request *req);
 size_t http_stream_waiting(const struct http_request *req);     /* bytes not yet sent */
+
 
 #endif

@@ -13,7 +13,7 @@
  * generation, so an event that was fetched before, for whatever then lay at
  * that address, no longer matches and is dropped.
  */
-enum { BATCH = 256, ACCURACY_US = 1000 };
+enum { BATCH = 256, ROUND = 32, ACCURACY_US = 1000 };
 
 struct slot {
     struct loop_io *io;         /* NULL: free */
@@ -34,6 +34,8 @@ struct loop {
 
     struct slot *slots;         /* [n_slots], the first is never lent */
     uint32_t n_slots, free_slot;
+    loop_fn round_begins, round_ends;
+    void *round_user;
 
     pthread_mutex_t lock;       /* of the two below */
     struct post *first_post, **last_post;
@@ -50,25 +52,44 @@ struct loop_timer {
     void *user;
 };
 
+static void dispatch(struct loop *l, const struct epoll_event *event)
+{
+    uint32_t number = (uint32_t)event->data.u64;
+    const struct slot *slot = &l->slots[number];
+    struct loop_io *io = slot->io;
+    uint32_t what;
+
+    if (!io || slot->generation != (uint32_t)(event->data.u64 >> 32))
+        return;
+    what = event->events & (io->events | EPOLLERR | EPOLLHUP);
+    if (what)
+        io->fn(io, what);
+}
+
 static int on_data(sd_event_source *source, int fd, uint32_t revents, void *user)
 {
     struct epoll_event events[BATCH];
     struct loop *l = user;
     int n = epoll_wait(l->epoll_fd, events, BATCH, 0);
 
-    for (int i = 0; i < n; i++) {
-        uint32_t number = (uint32_t)events[i].data.u64;
-        const struct slot *slot = &l->slots[number];
-        struct loop_io *io = slot->io;
-        uint32_t what;
+    for (int i = 0; i < n;) {
+        int end = i + ROUND < n ? i + ROUND : n;
 
-        if (!io || slot->generation != (uint32_t)(events[i].data.u64 >> 32))
-            continue;
-        what = events[i].events & (io->events | EPOLLERR | EPOLLHUP);
-        if (what)
-            io->fn(io, what);
+        if (l->round_begins)
+            l->round_begins(l->round_user);
+        for (; i < end; i++)
+            dispatch(l, &events[i]);
+        if (l->round_ends)
+            l->round_ends(l->round_user);
     }
     return 0;
+}
+
+void loop_rounds(struct loop *l, loop_fn begins, loop_fn ends, void *user)
+{
+    l->round_begins = begins;
+    l->round_ends = ends;
+    l->round_user = user;
 }
 
 static int on_post(sd_event_source *source, int fd, uint32_t revents, void *user)

@@ -57,6 +57,11 @@ int loop_add(struct loop *l, struct loop_io *io, uint32_t events);
 int loop_arm(struct loop *l, struct loop_io *io, uint32_t events);   /* changes them */
 void loop_remove(struct loop *l, struct loop_io *io);                /* not added: fine */
 
+/* Calls begins(user) and ends(user) around every few ios that are told of their
+ * events in a row, for who gathers what they do. One pair a loop; it may be
+ * changed at any time, NULL for none. */
+void loop_rounds(struct loop *l, loop_fn begins, loop_fn ends, void *user);
+
 /* A timer on the monotonic clock with 1 ms accuracy, off until set. Setting it
  * again moves it; it fires once a setting, and one that is set to 0 in the
  * loop's next round. */

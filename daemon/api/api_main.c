@@ -240,6 +240,7 @@ static int start(struct process *p, struct err *err)
         (r = http_server_open(p->api.loop, &config, &p->api.server, err)) < 0 ||
         (r = routes_open(&p->api, serve, p, &p->routes, err)) < 0)
         return r;
+    http_server_gather(p->api.server);
     r = loop_timer_new(p->api.loop, on_tick, p, &p->tick);
     if (r == 0)
         r = loop_timer_new(p->api.loop, serve, p, &p->blind);

@@ -366,6 +366,7 @@ static int open_sockets(struct worker *w, struct err *err)
     if ((r = http_server_open(w->loop, &config, &w->server, err)) < 0 ||
         (r = listen_on(w, "worker.unix", err)) < 0 || (r = listen_on(w, "worker.tcp", err)) < 0)
         return r;
+    http_server_gather(w->server);
     return http_client_open(w->loop, &w->client, err);
 }
 

@@ -1,4 +1,5 @@
-/* What a child says to the supervisor, frame by frame: a byte for the type, two for the length of the payload, the payload.
+/* What children say to the supervisor, frame by frame: a byte for the type (its highest bit: the api says it, else a
+ * worker), two for the length of the payload, the payload.
  * Whatever it says, it is taken or refused with a sentence, and `fastchat status` stays JSON. */
 #include "base/buf.h"
 #include "base/err.h"
@@ -15,7 +16,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Its model is some file: itself. */
-static const struct config *load_config(void)
+static struct config *load_config(void)
 {
     CLEANUP(fd_close) int fd = memfd_create("config", MFD_CLOEXEC);
     BUF_LOCAL errors = BUF_INIT;
@@ -55,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct supervisor s;
     static struct control_frame frame;
     BUF_LOCAL out = BUF_INIT;
-    struct unit *units[1];
+    struct unit *units[2];
     struct err err = { 0 };
     int r = 0;
 
@@ -63,14 +64,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         log_open("fuzz", LOG_EMERG);
         s.config = load_config();
     }
-    if (unit_new(&s, UNIT_WORKER, 0, 0, &units[0], NULL) < 0)
-        return 0;
+    if (unit_new(&s, UNIT_WORKER, "m", 0, 0, &units[0], NULL) < 0 || unit_new(&s, UNIT_API, NULL, 0, 0, &units[1], NULL) < 0)
+        abort();
     s.units = units;
-    s.n_units = 1;
-    s.api = units[0];
-    units[0]->pid = INT_MAX;        /* nobody's; and without a channel nothing is sent */
-    while (r == 0 && next_frame(&data, &size, &frame))
-        r = unit_take_frame(units[0], &frame, &err);
+    s.n_units = 2;
+    for (size_t i = 0; i < s.n_units; i++)
+        units[i]->pid = INT_MAX;        /* nobody's; and without a channel nothing is sent */
+    while (r == 0 && next_frame(&data, &size, &frame)) {
+        struct unit *from = units[frame.type >> 7 & 1];
+
+        frame.type &= 0x7f;
+        r = unit_take_frame(from, &frame, &err);
+    }
     if (r && !err_is_set(&err))
         abort();
     status_reply(&s, &out);
@@ -80,8 +85,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     status_models(&s, &out);
     if (json_check(buf_str(&out), out.len, NULL, NULL) < 0)
         abort();
-    units[0]->pid = 0;
-    unit_free(units[0]);
+    for (size_t i = 0; i < s.n_units; i++) {
+        units[i]->pid = 0;
+        unit_free(units[i]);
+    }
     s.n_units = 0;
     return 0;
 }

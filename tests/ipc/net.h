@@ -161,6 +161,8 @@ static inline void net_open(const struct http_config *config)
         clients[i].fd = -1;
     cr_assert(zero(int, loop_open(&loop, &err)));
     cr_assert(zero(int, http_server_open(loop, config, &server, &err)), "%s", err_text(&err));
+    if (getenv("TEST_GATHERS"))
+        http_server_gather(server);
     cr_assert(zero(int, address_parse("127.0.0.1:0", &any, &err)));
     cr_assert(zero(int, address_listen(&any, 1024, 0, (gid_t)-1, &fd, &err)), "%s", err_text(&err));
     cr_assert(zero(int, address_local(fd, &tcp, &err)));

@@ -75,6 +75,15 @@ static void stream(struct http_request *req, void *user)
     http_stream_start(req, 200, "text/event-stream");
 }
 
+static void burst(struct http_request *req, void *user)
+{
+    req->on_done = done;
+    http_stream_start(req, 200, NULL);
+    for (int i = 0; i < 40; i++)
+        http_stream_write(req, "0123456789", 10);
+    http_stream_end(req);
+}
+
 static void big(struct http_request *req, void *user)
 {
     size_t len = 4 << 20;
@@ -90,6 +99,21 @@ static void big(struct http_request *req, void *user)
 static void ends_server(struct http_request *req, void *user)
 {
     keep(req);
+    http_server_close(server);
+    server = NULL;
+}
+
+static void feeds(struct http_request *req, void *user)
+{
+    for (int i = 0; i < 10; i++)
+        http_stream_write(held[0], "0123456789", 10);
+    http_reply(req, 200, NULL, NULL, 0);
+}
+
+static void last_words(struct http_request *req, void *user)
+{
+    req->on_done = done;
+    http_reply(req, 200, NULL, "last words", 10);
     http_server_close(server);
     server = NULL;
 }
@@ -119,7 +143,10 @@ static const struct http_route routes[] = {
     { "POST", "/later", later },
     { "GET", "/stream", stream },
     { "GET", "/big", big },
+    { "GET", "/burst", burst },
     { "GET", "/end", ends_server },
+    { "GET", "/last", last_words },
+    { "GET", "/feed", feeds },
     { "GET", "/others", ends_others },
     { "GET", "/drain", drains },
 };
@@ -669,6 +696,36 @@ Test(http_server, a_stream_arrives_piece_by_piece_as_chunks)
     cr_expect(eq(int, n_access, 2));
 }
 
+static void gathers(void)
+{
+    setup();
+    http_server_gather(server);
+}
+
+Test(http_server_gathers, what_one_round_writes_is_one_chunk, .init = gathers, .fini = teardown)
+{
+    struct client *c = asks(GET("/burst") GET("/burst")), *old;
+
+    wait_for(n_done == 2 && count_of(c, "\r\n0\r\n\r\n") == 2);
+    cr_expect(eq(sz, count_of(c, "\r\n\r\n00000190\r\n0123456789"), 2));
+    cr_expect(eq(sz, count_of(c, "0123456789\r\n0\r\n\r\n"), 2));
+    cr_expect(eq(sz, count_of(c, "0123456789"), 80));
+    cr_expect(eq(str, (char *)statuses(c), "200 200"));
+    old = asks("GET /burst HTTP/1.0\r\n\r\n");
+    wait_for(old->eof);
+    cr_expect(eq(sz, count_of(old, "0123456789"), 40));
+    cr_expect(zero(int, old->error));
+}
+
+Test(http_server_gathers, a_round_that_closes_the_server_keeps_its_last_words, .init = gathers, .fini = teardown)
+{
+    struct client *c = asks(GET("/last"));
+
+    wait_for(c->eof);
+    cr_expect(has(c, "\r\n\r\nlast words"));
+    cr_expect(eq(int, n_done, 1));
+}
+
 Test(http_server, an_old_client_gets_a_stream_without_chunks)
 {
     struct client *c = asks("GET /stream HTTP/1.0\r\n\r\n");
@@ -702,6 +759,32 @@ Test(http_server, a_head_request_of_a_stream_gets_its_head_only)
     wait_for(has(c, "hello"));
     cr_expect(not(has(c, "data")));
     cr_expect(eq(str, (char *)statuses(c), "200 200"));
+}
+
+/* A round may bring both a reader that takes bytes again and new ones for it. */
+Test(http_server_gathers, a_slow_reader_gets_every_chunk_whole, .init = gathers, .fini = teardown)
+{
+    enum { FEEDS = 300 };
+    struct client *c = client_open(), *other = client_open();
+
+    c->deaf = true;
+    client_says(c, GET("/stream"));
+    wait_for(n_held == 1);
+    for (int i = 0; i < 1000 && http_stream_waiting(held[0]) < 1 << 20; i++) {
+        static char piece[65536];
+
+        http_stream_write(held[0], memset(piece, 'p', sizeof piece), sizeof piece);
+    }
+    for (int i = 0; i < FEEDS; i++) {
+        c->deaf = i % 3 != 0;
+        client_says(other, GET("/feed"));
+        turn(1000);
+    }
+    c->deaf = false;
+    wait_for(count_of(c, "0123456789") == 10 * FEEDS);
+    cr_expect(not(has(c, "\r\n00000000\r\n")));
+    http_stream_end(held[0]);
+    wait_for(has(c, "\r\n0\r\n\r\n"));
 }
 
 Test(http_server, an_aborted_answer_has_no_proper_end)
