@@ -6,19 +6,20 @@
 
 #include <string.h>
 
-static const char chatml_system[] = "<|im_start|>system\n" CONV_SLOT;
+/* ChatML in the words of a simpler style, which writes the same: a style was put in before CHATML
+ * once, so that a Python api server takes its number for another one, and this one's for what it is. */
+#define CHATML                                                                                     \
+    .system_template = "<|im_start|>system\n" CONV_SLOT "<|im_end|>\n",                            \
+    .roles = { "<|im_start|>user\n", "<|im_start|>assistant\n" }, .style = CONV_NO_COLON_SINGLE,   \
+    .sep = "<|im_end|>\n", .as_file = true
 
 /* Sorted by name. */
 static const struct conv_template rows[] = {
-    { .name = "chatml", .system_template = chatml_system, .system_message = "",
-      .roles = { "<|im_start|>user", "<|im_start|>assistant" }, .style = CONV_CHATML,
-      .sep = "<|im_end|>", .as_file = true },
+    { .name = "chatml", .system_message = "", CHATML },
     { .name = "raw", .system_template = CONV_SLOT, .system_message = "", .roles = { "", "" },
       .style = CONV_NO_COLON_SINGLE, .sep = "" },
-    { .name = "smollm2", .system_template = chatml_system,
-      .system_message = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-      .roles = { "<|im_start|>user", "<|im_start|>assistant" }, .style = CONV_CHATML,
-      .sep = "<|im_end|>", .as_file = true },
+    { .name = "smollm2",
+      .system_message = "You are a helpful AI assistant named SmolLM, trained by Hugging Face", CHATML },
     { .name = "vicuna_v1.1", .system_template = CONV_SLOT,
       .system_message = "A chat between a curious user and an artificial intelligence assistant. "
                         "The assistant gives helpful, detailed, and polite answers to the user's questions.",

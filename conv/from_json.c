@@ -45,6 +45,20 @@ static int read_text(struct reader *r, const char *key, bool needed, const char 
     return text ? copy(r, text, ret) : 0;
 }
 
+/* The package that PyPI has (0.2.36) was made before the style with the number 8, and counts those behind
+ * it from there. Its templates are told by their fields: all but the two that came still later. */
+static bool has_old_numbers(const cJSON *object)
+{
+    static const char *const old[] = { "name", "system_template", "system_message", "roles", "messages", "offset",
+                                       "sep_style", "sep", "sep2", "stop_str", "stop_token_ids" };
+
+    for (size_t i = 0; i < sizeof old / sizeof old[0]; i++)
+        if (!cJSON_GetObjectItemCaseSensitive(object, old[i]))
+            return false;
+    return !cJSON_GetObjectItemCaseSensitive(object, "system_message_vision") &&
+           !cJSON_GetObjectItemCaseSensitive(object, "max_image_size_mb");
+}
+
 static int read_style(struct reader *r)
 {
     const char *name;
@@ -55,6 +69,8 @@ static int read_style(struct reader *r)
         return rc;
     if (rc == JSON_ABSENT)
         return err_set(r->err, -ENOTSUP, "'sep_style' is null: a template without a style has no prompt");
+    if (number >= CONV_LLAMA3 && number < CONV_YUAN2 && has_old_numbers(r->object))
+        number++;
     name = conv_style_name(number);
     if (!conv_style_facts(number))
         return err_set(r->err, -ENOTSUP, "'sep_style' %lld (%s) is not supported", (long long)number,

@@ -187,6 +187,55 @@ Test(conv, a_template_goes_to_json_and_back)
     cr_expect(eq(ptr, (void *)conv_stops(conv_find("smollm2"))[0], NULL));
 }
 
+#define FIELDS(style)                                                                              \
+    "{\"name\":\"n\",\"system_template\":\"{system_message}\",\"system_message\":\"SYS\",\"roles\":[\"U\",\"A\"]," \
+    "\"messages\":[],\"offset\":0,\"sep_style\":" style ",\"sep\":\"|\",\"sep2\":null,\"stop_str\":null,"              \
+    "\"stop_token_ids\":null"
+
+Test(conv, a_template_of_the_older_package_has_its_style_by_the_older_number)
+{
+    static const struct { const char *json, *prompt; } rows[] = {
+        { FIELDS("9") "}", "SYS|\nU\nhi|\nA\n" },                               /* CHATML there */
+        { FIELDS("10") ",\"system_message_vision\":\"\",\"max_image_size_mb\":null}", "SYS|\nU\nhi|\nA\n" },
+        { FIELDS("16") "}", "SYSU\nhiA" },                                        /* CHATGLM3 there */
+        { FIELDS("4") "}", "SYSUhi|A" },
+    };
+    const struct conv_message chat[] = { { "user", "hi" } };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        CLEANUP(arena_free) struct arena *a = arena_new(0);
+        struct err err = { 0 };
+        CLEANUP(conv_free) struct conv_template *t = of_json(rows[i].json, &err);
+
+        cr_assert(ne(ptr, t, NULL), "%s", err.text);
+        cr_expect(eq(str, rendered(t, chat, 1, true, a, &err), (char *)rows[i].prompt), "row %zu", i);
+    }
+}
+
+/* A Python api server fills in the template that a worker announces, whatever its version. */
+Test(conv, what_chatml_announces_renders_like_it)
+{
+    static const char wanted[] =
+        "{\"name\":\"smollm2\",\"system_template\":\"<|im_start|>system\\n{system_message}<|im_end|>\\n\",\"system_message\":"
+        "\"You are a helpful AI assistant named SmolLM, trained by Hugging Face\",\"system_message_vision\":\"\",\"roles\":"
+        "[\"<|im_start|>user\\n\",\"<|im_start|>assistant\\n\"],\"messages\":[],\"offset\":0,\"sep_style\":4,\"sep\":"
+        "\"<|im_end|>\\n\",\"sep2\":null,\"stop_str\":null,\"stop_token_ids\":null,\"max_image_size_mb\":null}";
+    const struct conv_message chat[] = {
+        { "system", "S" }, { "user", "hi" }, { "assistant", "yo" }, { "user", "q" },
+    };
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    CLEANUP(conv_free) struct conv_template *t = of_json(wanted, NULL);
+    BUF_LOCAL out = BUF_INIT;
+    struct json_writer w = json_writer(&out);
+    struct err err = { 0 };
+
+    conv_to_json(conv_find("smollm2"), &w);
+    cr_expect(eq(str, (char *)buf_str(&out), (char *)wanted));
+    for (size_t skip = 0; skip < 2; skip++)
+        cr_expect(eq(str, rendered(t, chat + skip, 4 - skip, true, a, &err),
+                     rendered(conv_find("smollm2"), chat + skip, 4 - skip, true, a, &err)));
+}
+
 static void refused_json(const char *json, int code, const char *words)
 {
     struct err err = { 0 };

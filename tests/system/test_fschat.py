@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 
-from service import CEILING, SOURCE, Service, Skip, free_port, run, scratch, script_file, scripted, together, until
+from service import CEILING, SOURCE, Service, Skip, free_port, real_model, run, scratch, script_file, together, until
 
 HERE = os.path.join(SOURCE, "tests", "system", "fschat")
 TMP = scratch()
@@ -146,10 +146,11 @@ def deltas(chunks):
 class Ours(Service):
     """Our service with a controller on TCP and, where models are given, workers on TCP."""
 
-    def __init__(self, *names, script=HELLO, extra="", controller="", **kw):
+    def __init__(self, *names, script=HELLO, device="scripted", template="vicuna_v1.1", extra="", controller="", **kw):
         self.controller_port = free_port()
         self.worker_ports = [free_port() for _ in names]
-        groups = [scripted(n, script, f'template = "vicuna_v1.1"; listen = "127.0.0.1:{p}"; {extra}') for n, p in zip(names, self.worker_ports)]
+        groups = [f'{{ name = "{n}"; device = "{device}"; path = "{script}"; template = "{template}"; listen = "127.0.0.1:{p}"; {extra} }}'
+                  for n, p in zip(names, self.worker_ports)]
         kw["env"] = {"FASTCHAT_WORKER_HEART_BEAT_INTERVAL": "1", **kw.get("env", {})}
         super().__init__(models=", ".join(groups), controller=f'listen = "127.0.0.1:{self.controller_port}"; {controller}', **kw)
 
@@ -431,6 +432,25 @@ def test_a_worker_without_heartbeats_is_registered_by_hand():
         assert ask(s.controller_port, "/refresh_all_workers") is None and models(s.controller_port) == ["m"]
 
 
+def test_their_templates_make_the_same_prompts_in_our_api_as_in_theirs():
+    api, script = free_port(), script_file(TMP, "prompts", texts=["x"])
+    turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"},
+             {"role": "user", "content": "q"}]
+    with Ours() as s, their_api(api, s.controller_port):
+        for name in ("vicuna_v1.1", "qwen-7b-chat", "chatglm3", "zero_shot", "dolly_v2"):
+            port, log = free_port(), os.path.join(TMP, f"prompts.{name}.log")
+            with their_worker(port, s.controller_port, script, log=log, model_names=name, conv_template=name):
+                knows(s, name)
+                for messages in (turns, turns[1:]):
+                    for p in (api, s.port):
+                        assert whole(p, model=name, messages=messages)[0] == 200
+                    theirs, ours = asked(log)[-2:]
+                    theirs["stop"], ours["stop"] = sorted(theirs["stop"]), sorted(ours["stop"])
+                    different = {k: (theirs.get(k), ours.get(k)) for k in set(theirs) | set(ours) if theirs.get(k) != ours.get(k)}
+                    assert set(different) <= {"temperature"}, different       # which is 0.7 there where a request says nothing
+            until("it is gone", lambda: ask(s.controller_port, "/refresh_all_workers") is None and models(s.controller_port) == [])
+
+
 # ---- controllers among themselves
 
 def test_a_controller_is_a_worker_of_another_one():
@@ -524,6 +544,19 @@ def test_their_api_server_on_our_controller_and_their_worker():
         for model in ("m", "theirs"):
             assert whole(port, model=model)[1]["choices"][0]["message"]["content"] == "Hello 你好"
             assert "".join(deltas(stream(port, model=model))) == "Hello 你好"
+
+
+def test_a_chat_with_the_real_model_is_the_same_through_their_api_server_and_ours():
+    port = free_port()
+    turns = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": "What is the capital of France?"},
+             {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "And of Italy?"}]
+    with Ours("m", script=real_model(), device="cpu", template="auto") as s, their_api(port, s.controller_port):
+        for messages in (turns, turns[:2], turns[1:2]):
+            kw = {"messages": messages, "temperature": 0, "max_tokens": 6}
+            (_, theirs), (_, ours) = whole(port, **kw), whole(s.port, **kw)
+            assert theirs["usage"]["prompt_tokens"] == ours["usage"]["prompt_tokens"] > 10, (theirs, ours)
+            assert theirs["choices"] == [{k: ours["choices"][0][k] for k in ("index", "message", "finish_reason")}], (theirs, ours)
+            assert "".join(deltas(stream(port, **kw))) == "".join(deltas(stream(s.port, **kw))) == theirs["choices"][0]["message"]["content"]
 
 
 # ---- their test_message
