@@ -812,25 +812,21 @@ static bool refuse_without_fd(struct http_server *s, int listen_fd)
     return fd >= 0;
 }
 
-static void on_listener(struct loop_io *io, uint32_t events)
+static void accept_some(struct http_server *s, int listen_fd, int most)
 {
-    struct listener *l = io->user;
-    struct http_server *s = l->server;
-
-    server_enter(s);
-    for (int i = 0; i < ACCEPT_BUDGET && !s->draining && !s->closed; i++) {
+    for (int i = 0; i < most && !s->draining && !s->closed; i++) {
         int fd;
 
         if (s->n_conns >= (size_t)s->config.limits.max_conns + REFUSED_MAX) {
             listeners_arm(s, true);
             break;
         }
-        fd = accept4(io->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             conn_accepted(s, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             tell_short(s, -errno);
-            if (refuse_without_fd(s, io->fd))
+            if (refuse_without_fd(s, listen_fd))
                 continue;
             listeners_arm(s, true);             /* until the next sweep */
             loop_timer_set(s->tick, SWEEP_US);
@@ -839,6 +835,22 @@ static void on_listener(struct loop_io *io, uint32_t events)
             break;
         }
     }
+}
+
+/* Of a shared socket EPOLLEXCLUSIVE would wake one process only, but not through
+ * an epoll that lies within another: so all that have time look, the first one
+ * gets the connection, and the others' look costs them some microseconds. */
+static void on_listener(struct loop_io *io, uint32_t events)
+{
+    struct listener *l = io->user;
+    struct http_server *s = l->server;
+    bool shared = s->config.limits.shared;
+
+    server_enter(s);
+    if (shared && is_full(s))
+        listeners_arm(s, true);         /* until a sweep finds that it has room */
+    else
+        accept_some(s, io->fd, shared ? 1 : ACCEPT_BUDGET);
     server_leave(s);
 }
 
@@ -872,6 +884,15 @@ static void conn_sweep(struct http_conn *c, uint64_t now)
     }
 }
 
+/* What others who share the sockets have left as well. */
+static void accept_left(struct http_server *s)
+{
+    for (struct listener *l = s->listeners, *next; l && !s->closed && !s->draining; l = next) {
+        next = l->next;
+        accept_some(s, l->io.fd, ACCEPT_BUDGET);
+    }
+}
+
 static void on_tick(void *user)
 {
     struct http_server *s = user;
@@ -881,7 +902,9 @@ static void on_tick(void *user)
     for (struct http_conn *c = s->conns; c; c = c->next)
         if (c->state != CONN_DEAD)
             conn_sweep(c, now);
-    if (s->listeners_paused && !s->closed)
+    if (s->listeners_paused && s->config.limits.shared && is_full(s))
+        accept_left(s);
+    else if (s->listeners_paused && !s->closed)
         listeners_arm(s, false);
     if (s->draining && s->drain_done && s->n_conns == s->n_linger && !s->closed) {
         void (*done)(void *) = s->drain_done;

@@ -64,6 +64,10 @@ struct http_limits {
     uint64_t idle_us;               /* keep-alive; 0: 75 s */
     uint64_t stall_us;              /* unsent bytes without progress; 0: 60 s */
     size_t high_water, low_water;   /* 0: 256 kB, 64 kB */
+    /* Other processes accept from the same sockets: connections are taken one a
+     * turn, so that all get their share, and a server at max_conns leaves them
+     * to the others; what nobody has taken after 250 ms is told 503. */
+    bool shared;
 };
 
 struct http_header { const char *name, *value; };       /* name in lower case */

@@ -595,6 +595,110 @@ Test(http_server_conns, one_more_than_allowed_is_told_503_and_later_ones_are_ser
     wait_for(has(over, "hello"));
 }
 
+/* ---- sockets that several accept from ---- */
+
+static struct loop *partner_loop;
+static struct http_server *partner;
+
+static void share(uint32_t max_conns)
+{
+    struct http_config shared = config;
+    struct address any;
+    int fd = -1;
+
+    shared.limits.shared = true;
+    shared.limits.max_conns = max_conns;
+    for (int i = 0; i < MAX_CLIENTS; i++)
+        clients[i].fd = -1;
+    cr_assert(zero(int, address_parse("127.0.0.1:0", &any, &err)));
+    cr_assert(zero(int, address_listen(&any, 1024, 0, (gid_t)-1, &fd, &err)), "%s", err_text(&err));
+    cr_assert(zero(int, address_local(fd, &tcp, &err)));
+    cr_assert(zero(int, loop_open(&loop, &err)));
+    cr_assert(zero(int, loop_open(&partner_loop, &err)));
+    cr_assert(zero(int, http_server_open(loop, &shared, &server, &err)));
+    cr_assert(zero(int, http_server_open(partner_loop, &shared, &partner, &err)));
+    cr_assert(zero(int, http_server_listen(server, dup(fd), &err)));
+    cr_assert(zero(int, http_server_listen(partner, fd, &err)));
+}
+
+static void share_end(void)
+{
+    http_server_close(partner);
+    loop_close(partner_loop);
+    partner = NULL;
+    net_close();
+}
+
+static void turn_both(void)
+{
+    turn(1000);
+    cr_assert(ge(int, sd_event_run(loop_event(partner_loop), 1000), 0));
+}
+
+#define wait_for_both(condition)                                                                   \
+    do {                                                                                           \
+        uint64_t until_ = clock_mono_us() + 120000000;                                             \
+        while (!(condition)) {                                                                     \
+            turn_both();                                                                           \
+            cr_assert(lt(u64, clock_mono_us(), until_), "never: %s", #condition);                  \
+        }                                                                                          \
+    } while (0)
+
+Test(http_server_conns, those_who_share_a_socket_take_turns_and_one_may_leave, .fini = share_end)
+{
+    struct client *c[40], *later;
+    size_t n;
+
+    share(0);
+    for (int i = 0; i < 40; i++)
+        c[i] = asks(GET("/hello"));
+    for (int i = 0; i < 40; i++)
+        wait_for_both(has(c[i], "hello"));
+    cr_expect(ge(sz, http_server_conns(server), 10));
+    cr_expect(ge(sz, http_server_conns(partner), 10));
+    cr_expect(eq(sz, http_server_conns(server) + http_server_conns(partner), 40));
+    n = http_server_conns(server);
+    http_server_drain(partner, 0, NULL, NULL);
+    for (int i = 0; i < 40; i++) {
+        later = asks(GET("/hello"));
+        wait_for_both(has(later, "hello"));
+    }
+    cr_expect(eq(sz, http_server_conns(server), n + 40));
+}
+
+Test(http_server_conns, a_full_one_leaves_connections_to_who_shares_them_and_only_all_refuse, .fini = share_end)
+{
+    struct client *c[8], *over[4];
+    int n_here = 0;
+
+    share(4);
+    /* all that come are the first one's, until it is full */
+    for (int i = 0; i < 4; i++) {
+        c[i] = asks(GET("/hello"));
+        wait_for(has(c[i], "hello"));
+        n_here++;
+    }
+    cr_assert(eq(sz, http_server_conns(server), (size_t)n_here));
+    for (int i = 4; i < 8; i++)
+        c[i] = asks(GET("/hello"));
+    for (int i = 4; i < 8; i++)
+        wait_for_both(has(c[i], "hello"));
+    cr_expect(eq(sz, http_server_conns(partner), 4));
+    for (int i = 0; i < 4; i++)
+        over[i] = asks(GET("/hello"));
+    for (int i = 0; i < 4; i++) {
+        wait_for_both(over[i]->eof);
+        cr_expect(eq(str, (char *)statuses(over[i]), "503"));
+        client_close(over[i]);
+    }
+    client_close(c[0]);
+    over[0] = asks(GET("/hello"));
+    wait_for_both(has(over[0], "hello") || over[0]->eof);
+    if (over[0]->eof)           /* it came before the room was seen */
+        client_close(over[0]);
+    wait_for_both(http_server_conns(server) <= 4);
+}
+
 Test(http_server_conns, running_out_of_descriptors_refuses_and_recovers)
 {
     struct rlimit limit, low;
