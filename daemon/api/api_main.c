@@ -52,7 +52,7 @@ static int get_seconds(const cJSON *settings, const char *key, uint64_t *ret_us,
 static int get_limits(const cJSON *settings, struct http_limits *ret, struct err *err)
 {
     const cJSON *limits = NULL;
-    int64_t conns = 0, header_kb = 0, body_mb = 0;
+    int64_t conns = 0, header_kb = 0, body_mb = 0, processes = 1;
 
     if (json_get_object(settings, "limits", &limits, err) < 0 ||
         json_get_int(limits, "max_connections", 1, 1000000, &conns, err) < 0 ||
@@ -61,8 +61,10 @@ static int get_limits(const cJSON *settings, struct http_limits *ret, struct err
         get_seconds(limits, "header_s", &ret->header_us, err) < 0 ||
         get_seconds(limits, "body_s", &ret->body_us, err) < 0 ||
         get_seconds(limits, "idle_s", &ret->idle_us, err) < 0 ||
-        get_seconds(limits, "stall_s", &ret->stall_us, err) < 0)
+        get_seconds(limits, "stall_s", &ret->stall_us, err) < 0 ||
+        json_get_int(settings, "processes", 1, 1000, &processes, err) < 0)
         return -EINVAL;
+    ret->shared = processes > 1;
     ret->max_conns = (uint32_t)conns;
     ret->header_bytes = (uint32_t)header_kb << 10;
     ret->body_bytes = (size_t)body_mb << 20;

@@ -286,7 +286,7 @@ void config_api_settings(const struct config *c, struct buf *out)
     PUT_INTS(&w, api, API_max_connections, API_header_kb, API_body_mb, API_header_s, API_body_s,
              API_idle_s, API_stall_s);
     json_close(&w, '}');
-    PUT_INTS(&w, api, API_wait_s, API_load_wait_s, API_ping_s);
+    PUT_INTS(&w, api, API_processes, API_wait_s, API_load_wait_s, API_ping_s);
     json_key(&w, "models");
     json_open(&w, '[');
     for (size_t m = 0; m < c->n_models; m++) {

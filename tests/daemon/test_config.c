@@ -234,7 +234,7 @@ Test(config, the_api_is_told_its_part)
     cr_expect(eq(str, (char *)buf_str(&out),
         "{\"role\":\"api\",\"log_level\":\"warning\",\"runtime_dir\":\"run\",\"heartbeat_ms\":1000,"
         "\"controller\":\"run/controller.sock\",\"limits\":{\"max_connections\":10000,\"header_kb\":16,\"body_mb\":2,"
-        "\"header_s\":10,\"body_s\":60,\"idle_s\":75,\"stall_s\":60},\"wait_s\":600,\"load_wait_s\":300,\"ping_s\":15,"
+        "\"header_s\":10,\"body_s\":60,\"idle_s\":75,\"stall_s\":60},\"processes\":1,\"wait_s\":600,\"load_wait_s\":300,\"ping_s\":15,"
         "\"models\":[{\"name\":\"org/big-model\",\"aliases\":[\"big\",\"b:1\"],\"queue\":4,\"parallel\":8,\"replicas\":2}]}"));
     config_free(c);
 }
