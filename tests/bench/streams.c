@@ -23,8 +23,10 @@
 #include "base/clock.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -42,7 +44,7 @@
 
 enum {
     MAX_THREADS = 16, MAX_PROCESSES = 160, MAX_WORKERS = 64, EVENTS = 256, READ_BYTES = 65536,
-    LINE_MAX = 65536, HEAD_ROOM = 160, REPORTED = 10, CLOCK_EVERY = 10, GRACE_S = 180,
+    LINE_BYTES = 65536, HEAD_ROOM = 160, REPORTED = 10, CLOCK_EVERY = 10, GRACE_S = 180,
 };
 
 /* ---- latencies: 32 buckets an octave, so within 3 percent ---- */
@@ -89,6 +91,7 @@ struct process {
     const char *role;
     int pid;
     double cpu_s, rss_kb;               /* at the last look */
+    unsigned n_fds;
 };
 
 static struct {
@@ -301,7 +304,7 @@ static void take_body(struct client *c, struct stream *s, const char *data, size
 
         if (!end || s->rest.len)
             buf_add(&s->rest, data, n);
-        if (s->rest.failed || s->rest.len > LINE_MAX)
+        if (s->rest.failed || s->rest.len > LINE_BYTES)
             fault(s, "a line without end");
         if (!end)
             return;
@@ -499,6 +502,7 @@ static void look_at(struct process *p)
     unsigned long user = 0, kernel = 0;
     const char *at;
     FILE *f;
+    DIR *d;
 
     snprintf(path, sizeof path, "/proc/%d/stat", p->pid);
     f = fopen(path, "r");
@@ -514,6 +518,12 @@ static void look_at(struct process *p)
             p->rss_kb = strtod(text + sizeof anon - 1, NULL);
     if (f)
         fclose(f);
+    snprintf(path, sizeof path, "/proc/%d/fd", p->pid);
+    d = opendir(path);
+    for (p->n_fds = 0; d && readdir(d);)
+        p->n_fds++;
+    if (d)
+        closedir(d);
 }
 
 /* Seconds that all processors together worked for anybody. */
@@ -572,6 +582,7 @@ static void say_processes(const struct look *before, const struct look *begin, c
 
     for (size_t i = 0; i < opt.n_processes; i++) {
         const char *role = opt.processes[i].role;
+        unsigned least = UINT_MAX, most = 0;
         double cpu_s = 0, kb = 0, n = 0;
         bool told = false;
 
@@ -582,11 +593,15 @@ static void say_processes(const struct look *before, const struct look *begin, c
             n++;
             cpu_s += end->processes[k].cpu_s - begin->processes[k].cpu_s;
             kb += end->processes[k].rss_kb - before->processes[k].rss_kb;
+            least = end->processes[k].n_fds < least ? end->processes[k].n_fds : least;
+            most = end->processes[k].n_fds > most ? end->processes[k].n_fds : most;
         }
         if (told)
             continue;
         all += cpu_s;
         say("processes", role, n, "");
+        say("descriptors, least", role, least, "");
+        say("descriptors, most", role, most, "");
         say("CPU per event", role, cpu_s * 1e6 / n_tokens, "us");
         say("memory per stream", role, kb / opt.n_streams, "kB");
     }
