@@ -403,6 +403,16 @@ static void became_ready(struct unit *u)
     event(u, LOG_INFO, "ready", "is ready after %.2f s", (double)(clock_mono_us() - u->spawned_us) / 1e6);
 }
 
+/* Its last words: it ends now, and its exit code says whether it is tried again. */
+static void says_it_fails(struct unit *u, const char *text)
+{
+    event(u, LOG_ERR, "fault", "says that it fails: %s", text ? text : "no reason given");
+    if (!text)
+        return;
+    snprintf(u->reason, sizeof u->reason, "%s", text);
+    u->told = true;
+}
+
 static int take_state(struct unit *u, const cJSON *tree, struct err *err)
 {
     static const enum unit_state known[] = { UNIT_LOADING, UNIT_READY, UNIT_DRAINING, UNIT_FAILED };
@@ -415,14 +425,12 @@ static int take_state(struct unit *u, const cJSON *tree, struct err *err)
             continue;
         if (u->stopping && known[i] != UNIT_FAILED)
             return 0;           /* it does not know yet that it was told to stop */
-        if (text && known[i] == UNIT_FAILED) {
-            snprintf(u->reason, sizeof u->reason, "%s", text);
-            u->told = true;
+        if (known[i] == UNIT_FAILED) {
+            says_it_fails(u, text);
+            return 0;
         }
         if (known[i] == UNIT_READY && u->state != UNIT_READY)
             became_ready(u);
-        if (known[i] == UNIT_FAILED && u->state != UNIT_FAILED)
-            event(u, LOG_ERR, "fault", "says that it fails: %s", text ? text : "no reason given");
         set_state(u, known[i]);
         return 0;
     }

@@ -266,8 +266,7 @@ static void load_failed(struct worker *w)
     bool configuration = is_configuration(w->load_result);
 
     log_error("the model can not be loaded: %s", err_text(w->load_err));
-    if (configuration)
-        child_state(w->child, "failed", err_text(w->load_err));
+    child_state(w->child, "failed", err_text(w->load_err));
     loop_stop(w->loop, configuration ? EXIT_CONFIG : EXIT_FAILED);
 }
 
@@ -445,7 +444,7 @@ int worker_main(int argc, char **argv)
     r = child_open(role, &ops, &w.child, &err);
     if (r == 0) {
         r = worker_start(&w, &err);
-        if (r < 0 && is_configuration(r))
+        if (r < 0)
             child_state(w.child, "failed", err_text(&err));
     }
     if (r < 0)

@@ -68,6 +68,23 @@ Test(supervisor_faults, exit_78_is_failed_at_once)
     service_free(&s);
 }
 
+Test(supervisor_faults, what_a_child_says_of_a_failure_that_may_pass_is_kept_while_it_is_tried_again)
+{
+    struct service s;
+    cJSON *status;
+
+    service_start(&s, SERVICE("restart_budget = 1; ", WORKER("fail-1")));
+    service_wait(&s, "fake api: models [{\"name\":\"fail-1\",\"replica\":0,\"state\":\"loading\","
+                     "\"reason\":\"the model is no model\",\"restarts\":");
+    service_wait(&s, "worker fail-1/0 is failed and will not be started again: the model is no model");
+    status = service_status();
+    cr_expect(eq(str, (char *)status_text(status_child(status, "fail-1"), "reason"), "the model is no model"));
+    cr_expect(eq(str, (char *)status_text(status_child(status, "fail-1"), "last_reason"), "the model is no model"));
+    cJSON_Delete(status);
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
 Test(supervisor_faults, the_others_hear_why_a_model_is_failed)
 {
     struct service s;

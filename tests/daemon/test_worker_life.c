@@ -94,8 +94,12 @@ Test(worker_life, a_bad_model_is_reported_and_never_tried_again)
 Test(worker_life, want_of_memory_may_be_tried_again)
 {
     struct rig r;
+    cJSON *tree;
 
     rig_start(&r, "{\"load_error\":\"no room\",\"load_code\":\"oom\"}", NULL);
+    tree = wait_failed(&r);
+    cr_expect(not(zero(ptr, strstr(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "text")), "no room"))), "%s", r.frame.payload);
+    cJSON_Delete(tree);
     cr_expect(eq(int, rig_wait_exit(&r), 1));
     rig_clean(&r);
 }
