@@ -67,8 +67,10 @@ static int begin(struct peer *p, enum admin_command command, struct err *err)
 
     switch (command) {
     case ADMIN_RELOAD:
-        if (reload(s, &faults))
+        if (reload(s, &faults)) {
+            buf_adds(&faults, "nothing has changed: the configuration in force stays\n");
             return say(p, CONTROL_ERROR, buf_str(&faults));
+        }
         break;
     case ADMIN_LOAD:
         if (models_load(s, p->model, err))
@@ -106,9 +108,10 @@ static int take_command(struct peer *p, const struct control_frame *f, struct er
         return say(p, CONTROL_ERROR, p->waits ? "this connection waits for an earlier command" : "the service is stopping");
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].name, name) == 0) {
+            model = known[i].model ? models_name(p->admin->sup, model) : "";
             if (known[i].model && (!*model || strlen(model) >= sizeof p->model))
                 return say(p, CONTROL_ERROR, "this command needs the name of a model");
-            strcpy(p->model, known[i].model ? model : "");
+            strcpy(p->model, model);
             return begin(p, known[i].command, err);
         }
     return say(p, CONTROL_ERROR, "unknown command");

@@ -442,7 +442,7 @@ static void stop_waiting(struct supervisor *s)
             continue;
         u->awaited = false;
         if ((u->state == UNIT_FAILED || u->state == UNIT_WAITING) && !u->gone)
-            reload_trouble(s, "%s %s", u->name, u->reason);
+            reload_trouble(s, "%s: %s", u->name, u->reason);
     }
 }
 
@@ -493,7 +493,7 @@ bool fleet_keeps_forerunner(struct unit *u)
         return false;
     u->forerunner = old->heir = NULL;
     u->gone = true;
-    log_event(LOG_WARNING, "replace", NULL, "%s goes on as it is: the one that was to take its place %s", old->name, u->reason);
-    reload_trouble(u->sup, "%s goes on as it is: the one that was to take its place %s", old->name, u->reason);
+    log_event(LOG_WARNING, "replace", NULL, "%s goes on as it is: the one that was to take its place failed: %s", old->name, u->reason);
+    reload_trouble(u->sup, "%s goes on as it is: the one that was to take its place failed: %s", old->name, u->reason);
     return true;
 }

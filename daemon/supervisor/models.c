@@ -32,6 +32,18 @@ static bool is_of(const struct unit *u, const char *model)
     return u->role == UNIT_WORKER && fleet_is_shown(u) && strcmp(u->model, model) == 0;
 }
 
+const char *models_name(const struct supervisor *s, const char *name)
+{
+    for (size_t m = 0; config_find_model(s->config, name) < 0 && m < s->config->n_models; m++) {
+        const struct config_value *v = s->config->models[m]->values, *aliases = &v[MODEL_aliases];
+
+        for (size_t i = 0; i < aliases->n_list; i++)
+            if (strcmp(aliases->list[i], name) == 0)
+                return v[MODEL_name].s;
+    }
+    return name;
+}
+
 bool models_is_on_demand(const struct unit *u)
 {
     const struct config_group *g = models_group(u);
@@ -271,7 +283,7 @@ enum models_progress models_progress(const struct supervisor *s, const char *mod
             continue;
         found = true;
         if (load && (u->state == UNIT_FAILED || u->state == UNIT_WAITING)) {
-            err_set(err, -EIO, "%s %s%s", u->name, u->reason, u->state == UNIT_WAITING ? "; it is tried again" : "");
+            err_set(err, -EIO, "%s: %s%s", u->name, u->reason, u->state == UNIT_WAITING ? "; it is tried again" : "");
             return MODELS_FAILED;
         }
         if (load ? u->state != UNIT_READY : u->pid != 0 || u->state == UNIT_WAITING)

@@ -81,6 +81,8 @@ uint64_t fleet_replace_us(const struct supervisor *s);
 
 /* models.c: which of them are loaded. */
 enum models_progress { MODELS_PENDING, MODELS_DONE, MODELS_FAILED };
+/* The name of the model that has this alias, else what was given. */
+const char *models_name(const struct supervisor *s, const char *name);
 /* 0 or -errno with a sentence; models_progress() says how it goes on. */
 int models_load(struct supervisor *s, const char *model, struct err *err);
 int models_unload(struct supervisor *s, const char *model, struct err *err);

@@ -67,7 +67,7 @@ Test(supervisor_change, an_heir_that_fails_leaves_its_forerunner_and_is_told)
     service_up(&s, "worker once/0 is ready");
     write_config(SERVICE("restart_budget = 0; heartbeat_ms = 900; ", WORKER("once")));
     cr_expect(eq(int, command("{\"command\":\"reload\"}", &text), CONTROL_ERROR));
-    cr_expect(strstr(buf_str(&text), "worker once/0 goes on as it is: the one that was to take its place") != NULL, "%s", buf_str(&text));
+    cr_expect(strstr(buf_str(&text), "worker once/0 goes on as it is: the one that was to take its place failed: ended with exit code 1") != NULL, "%s", buf_str(&text));
     cr_expect(eq(str, (char *)status_text(status_child(service_status(), "once"), "state"), "ready"));
     cr_expect(eq(int, service_stop(&s), 0));
     service_free(&s);
@@ -99,15 +99,17 @@ Test(supervisor_change, load_and_unload_answer_when_it_is_done)
     BUF_LOCAL text = BUF_INIT;
     struct service s;
 
-    service_start(&s, SERVICE("restart_budget = 0; ", "{ name = \"ready.m\"; path = \"m.gguf\"; load = \"manual\"; replicas = 2; },"
+    service_start(&s, SERVICE("restart_budget = 0; ", "{ name = \"ready.m\"; path = \"m.gguf\"; load = \"manual\"; replicas = 2; aliases = ( \"a\", \"b\" ); },"
                                                       "{ name = \"fail-78\"; path = \"m.gguf\"; load = \"manual\"; }"));
     service_up(&s, NULL);
     cr_expect(eq(int, command("{\"command\":\"load\",\"model\":\"ready.m\"}", &text), CONTROL_REPLY));
     cr_expect(eq(str, (char *)buf_str(&text), "ready.m is loaded"));
     cr_expect(eq(int, command("{\"command\":\"unload\",\"model\":\"ready.m\"}", &text), CONTROL_REPLY));
     cr_expect(eq(str, (char *)status_text(status_child(service_status(), "ready.m"), "state"), "stopped"));
+    cr_expect(eq(int, command("{\"command\":\"load\",\"model\":\"b\"}", &text), CONTROL_REPLY));
+    cr_expect(eq(str, (char *)buf_str(&text), "ready.m is loaded"));
     cr_expect(eq(int, command("{\"command\":\"load\",\"model\":\"fail-78\"}", &text), CONTROL_ERROR));
-    cr_expect(strstr(buf_str(&text), "the model is no model") != NULL, "%s", buf_str(&text));
+    cr_expect(eq(str, (char *)buf_str(&text), "worker fail-78/0: the model is no model"));
     cr_expect(eq(int, command("{\"command\":\"unload\",\"model\":\"fail-78\"}", &text), CONTROL_REPLY));
     cr_expect(eq(str, (char *)status_text(status_child(service_status(), "fail-78"), "state"), "stopped"));
     cr_expect(eq(int, service_stop(&s), 0));
