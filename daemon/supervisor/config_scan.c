@@ -17,6 +17,8 @@ enum { MAX_NESTING = 16, MAX_NUMBER = 64 };
 struct scan {
     const char *at, *end;
     int line, depth;
+    bool element;               /* the last token may end an element of a list */
+    size_t comma;               /* the last token is a comma after one: its place in `out`, plus 1 */
     struct buf *out;
     struct err *err;
 };
@@ -136,6 +138,23 @@ static int scan_token(struct scan *s)
     return 0;
 }
 
+/* Drops the comma after a list's last element: people who edit lists leave one,
+ * and libconfig takes it from version 1.7 on only. */
+static int scan_next(struct scan *s)
+{
+    char c = *s->at;
+    bool blank = isspace((unsigned char)c) || c == '#' || ahead(s, "//") || ahead(s, "/*");
+    size_t place = s->out->len + 1;
+
+    if (!blank && s->comma && strchr(")]", c) && !s->out->failed)
+        s->out->data[s->comma - 1] = ' ';
+    if (!blank) {
+        s->comma = c == ',' && s->element ? place : 0;
+        s->element = !strchr("([{,", c);
+    }
+    return scan_token(s);
+}
+
 int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, struct err *err)
 {
     struct scan s = { .at = text, .end = text + len, .line = 1, .out = out, .err = err };
@@ -153,7 +172,7 @@ int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, st
     if (ahead(&s, "\xEF\xBB\xBF"))
         s.at += 3;
     while (r == 0 && s.at < s.end)
-        r = scan_token(&s);
+        r = scan_next(&s);
     *ret_line = s.line;
     if (r == 0 && out->failed)
         r = err_set(err, -ENOMEM, "no memory");

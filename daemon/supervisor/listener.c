@@ -202,6 +202,8 @@ void listeners_inherit(struct listeners *l)
     char **names = NULL;
     int n = sd_listen_fds_with_names(1, &names);
 
+    if (n < 0)
+        log_warning("the descriptors that systemd passed are not used: %s", strerror(-n));
     for (int i = 0; i < n; i++) {
         int fd = SD_LISTEN_FDS_START + i;
         struct err err = { 0 };

@@ -72,6 +72,20 @@ Test(config, values_are_typed_and_remember_where_they_were_said)
     config_free(c);
 }
 
+Test(config, a_list_may_end_with_a_comma)
+{
+    struct config *c = load(config_write_text("fastchat.conf",
+        "supervisor = { model_dirs = [ \"/a,)\", \"/b\" , ]; };\n"
+        "api = { listen = ( \"127.0.0.1:1\", # one, )\n"
+        "                   { address = \"127.0.0.1:2\"; }, /* two ) */ ); };\n"));
+
+    cr_expect(eq(sz, c->n_listeners, 2));
+    cr_expect(eq(int, c->listeners[1]->line, 3));
+    cr_expect(eq(sz, value(c, SUPERVISOR_model_dirs)->n_list, 2));
+    cr_expect(eq(str, (char *)value(c, SUPERVISOR_model_dirs)->list[0], "/a,)"));
+    config_free(c);
+}
+
 Test(config, drop_ins_override_settings_and_add_models_in_name_order)
 {
     struct config *c;

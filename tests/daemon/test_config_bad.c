@@ -17,6 +17,8 @@ struct bad {
 static const struct bad cases[] = {
     /* syntax */
     { "api = {", F "1: syntax error in or before: api = {\n" },
+    { "api = { listen = ( , ); };", F "1: syntax error in or before: api = { listen = ( , ); };\n" },
+    { "api = { listen = ( \"127.0.0.1:1\",, ); };", F "1: syntax error in or before: api = { listen = ( \"127.0.0.1:1\",, ); };\n" },
     { "api = {\n}\nx y;\n", F "3: syntax error in or before: x y;\n" },
     { "api = { idle_s = 1;\n idle_s = 2; };", F "2: duplicate setting name in or before: idle_s = 2; };\n" },
     { "api = { };\napi = { };", F "2: duplicate setting name in or before: api = { };\n" },

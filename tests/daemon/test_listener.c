@@ -129,3 +129,24 @@ Test(listener, a_bad_descriptor_is_refused)
     cr_expect(lt(int, listener_adopt(&l, open("/dev/null", O_RDONLY), NULL, NULL, &err), 0));
     cr_expect(err_is_set(&err) && l.first == NULL);
 }
+
+Test(listener, variables_of_another_process_or_without_sense_pass_nothing)
+{
+    char own[16];
+    struct { const char *pid, *fds, *names; } cases[] = {
+        { own, NULL, NULL }, { NULL, "1", NULL }, { "1", "1", NULL }, { "1", NULL, "a:b" }, { own, "abc", NULL },
+        { own, "-1", NULL }, { own, "0", "a:b" }, { "x", "1", NULL },
+    };
+
+    snprintf(own, sizeof own, "%d", (int)getpid());
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct listeners l = { 0 };
+
+        cases[i].pid ? setenv("LISTEN_PID", cases[i].pid, 1) : unsetenv("LISTEN_PID");
+        cases[i].fds ? setenv("LISTEN_FDS", cases[i].fds, 1) : unsetenv("LISTEN_FDS");
+        cases[i].names ? setenv("LISTEN_FDNAMES", cases[i].names, 1) : unsetenv("LISTEN_FDNAMES");
+        listeners_inherit(&l);
+        cr_expect(l.first == NULL, "case %zu", i);
+        cr_expect(getenv("LISTEN_PID") == NULL && !getenv("LISTEN_FDS") && !getenv("LISTEN_FDNAMES"), "case %zu", i);
+    }
+}
