@@ -1,5 +1,7 @@
 #include "cli/args.h"
 
+#include "base/nearest.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,6 +57,20 @@ static const struct arg *find(const struct arg *args, size_t n_args, const char 
     return *ret_many ? NULL : found;
 }
 
+static int unknown_option(const struct command *cmd, const struct arg *args, size_t n_args, const char *text, size_t len)
+{
+    char name[64];
+    struct nearest n;
+
+    snprintf(name, sizeof name, "%.*s", len < sizeof name ? (int)len : (int)sizeof name - 1, text);
+    n = nearest_to(name);
+    for (size_t i = 0; i < n_args; i++)
+        nearest_try(&n, args[i].name);
+    if (n.name)
+        return args_mistake(cmd, "unknown option --%s; did you mean --%s?", name, n.name);
+    return args_mistake(cmd, "unknown option --%.*s", (int)len, text);
+}
+
 static int set_number(const struct command *cmd, const struct arg *a, const char *text)
 {
     struct arg_number *to = a->to;
@@ -83,10 +99,10 @@ static int take_option(const struct command *cmd, const struct arg *args, size_t
         help(cmd, args, n_args);
         return CLI_DONE;
     }
+    if (!a && many)
+        return args_mistake(cmd, "the option --%.*s could mean several", (int)len, name);
     if (!a)
-        return args_mistake(cmd,
-                            many ? "the option --%.*s could mean several" : "unknown option --%.*s",
-                            (int)len, name);
+        return unknown_option(cmd, args, n_args, name, len);
     if (a->kind == ARG_FLAG) {
         if (value)
             return args_mistake(cmd, "--%s takes no value", a->name);

@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/utf8.h"
+#include "base/nearest.h"
 #include "daemon/model_name.h"
 #include "daemon/supervisor/config_parts.h"
 #include "ipc/address.h"
@@ -72,65 +73,6 @@ void config_fault(struct config_faults *f, const char *file, int line, const cha
 
 /* ---- names ---- */
 
-/* Changes (insert, delete, replace, swap two neighbours) that make one of the
- * other; names here are short. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 64 };
-    size_t rows[3][MAX + 1], n = strlen(a), m = strlen(b);
-    size_t *before = rows[0], *last = rows[1], *now = rows[2];
-
-    if (n > MAX || m > MAX)
-        return SIZE_MAX;
-    for (size_t j = 0; j <= m; j++)
-        last[j] = before[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *spare = before;
-
-        now[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
-
-            if (last[j] + 1 < best)
-                best = last[j] + 1;
-            if (now[j - 1] + 1 < best)
-                best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-        }
-        before = last;
-        last = now;
-        now = spare;
-    }
-    return last[m];
-}
-
-struct nearest {
-    const char *to, *name;
-    size_t distance;
-};
-
-static bool nearer(struct nearest *n, const char *name)
-{
-    size_t d = edit_distance(n->to, name);
-
-    if (d >= n->distance)
-        return false;
-    n->distance = d;
-    n->name = name;
-    return true;
-}
-
-/* Beyond a third of the word a guess is no help. */
-static struct nearest nearest_to(const char *word)
-{
-    size_t n = strlen(word);
-
-    return (struct nearest){ .to = word, .distance = (n < 6 ? 2 : n / 3) + 1 };
-}
-
 static bool row_in(size_t key, enum config_section a, enum config_section b)
 {
     return config_rows[key].section == a || config_rows[key].section == b;
@@ -143,7 +85,7 @@ static void unknown_key(struct reader *r, const config_setting_t *s, struct conf
     size_t guess = CONFIG_N_KEYS;
 
     for (size_t k = 0; k < CONFIG_N_KEYS; k++)
-        if (row_in(k, a, b) && nearer(&n, config_rows[k].name))
+        if (row_in(k, a, b) && nearest_try(&n, config_rows[k].name))
             guess = k;
     if (guess < CONFIG_N_KEYS) {
         config_fault(r->faults, r->file, (int)s->line,
@@ -299,7 +241,7 @@ static int check_choice(const struct place *p, const char *text)
         if (l == len && memcmp(at, text, l) == 0)
             return 0;
         if (name)
-            nearer(&n, name);
+            nearest_try(&n, name);
         buf_printf(&names, "%s%.*s", names.len ? ", " : "", (int)l, at);
         at += l + (at[l] == '|');
     }
@@ -631,7 +573,7 @@ static void unknown_section(struct reader *r, const config_setting_t *s)
 
     for (size_t i = 0; i < CONFIG_N_SECTIONS; i++)
         if (i != CONFIG_LISTEN)
-            nearer(&n, config_section_names[i]);
+            nearest_try(&n, config_section_names[i]);
     if (n.name)
         config_fault(r->faults, r->file, (int)s->line, "%s: unknown section; did you mean \"%s\"?",
                      s->name, n.name);

@@ -60,12 +60,14 @@ class Usage(Case):
             self.assertIn("  " + name, out)
             self.assertIn("Usage: fastchat " + name, self.run_cli(name, "--help"))
             self.assertIn("--help", self.out)
+            self.assertEqual(self.run_cli("help", name), self.out)
 
     def test_version(self):
         self.assertRegex(self.run_cli("--version"), r"^fastchat \d+\.\d+\.\d+\n$")
 
     def test_mistakes_exit_2_and_say_what_they_are(self):
-        for args, words in (((), "Usage:"), (("chatt",), "unknown command 'chatt'"),
+        for args, words in (((), "Usage:"), (("chatt",), "unknown command 'chatt'; did you mean 'chat'?"), (("help", "relaod"), "did you mean 'reload'?"),
+                            (("status", "--jsn"), "unknown option --jsn; did you mean --json?"),
                             (("chat", "--nope"), "unknown option --nope"), (("chat", "-x"), "unknown option -x"),
                             (("chat", "--temperature"), "needs a value"),
                             (("chat", "--temperature", "warm"), "needs a number, not 'warm'"),
