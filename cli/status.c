@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum column {
-    CHILD, STATE, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, PID, N_COLUMNS,
+    CHILD, STATE, LOAD, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, PID, N_COLUMNS,
 };
 enum { CELL = 160, GAP = 2 };
 
@@ -24,10 +24,10 @@ static const struct {
     const char *title;
     int weight; /* the smallest goes first where there is no room; 0: stays */
 } columns[N_COLUMNS] = {
-    [CHILD] = { "CHILD", 0 },       [STATE] = { "STATE", 0 },      [SINCE] = { "SINCE", 7 },
-    [RESTARTS] = { "RESTARTS", 8 }, [MEMORY] = { "MEMORY", 4 },    [RUNNING] = { "RUNNING", 5 },
-    [QUEUE] = { "QUEUE", 9 },       [PROMPT] = { "PROMPT/S", 2 },  [GENERATED] = { "TOKENS/S", 6 },
-    [WAIT] = { "WAIT", 3 },         [PID] = { "PID", 1 },
+    [CHILD] = { "CHILD", 0 },        [STATE] = { "STATE", 0 },       [LOAD] = { "LOAD", 4 },
+    [SINCE] = { "SINCE", 8 },        [RESTARTS] = { "RESTARTS", 9 }, [MEMORY] = { "MEMORY", 5 },
+    [RUNNING] = { "RUNNING", 6 },    [QUEUE] = { "QUEUE", 10 },      [PROMPT] = { "PROMPT/S", 2 },
+    [GENERATED] = { "TOKENS/S", 7 }, [WAIT] = { "WAIT", 3 },         [PID] = { "PID", 1 },
 };
 
 struct row {
@@ -132,12 +132,30 @@ static void name_of(const cJSON *child, char *out)
         snprintf(out, CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
 }
 
-static void fill_row(const cJSON *child, struct row *row)
+/* When its model is loaded: "always", "on demand", "manual". */
+static const char *load_of(const cJSON *tree, const cJSON *child)
+{
+    const cJSON *models = NULL, *model;
+    const char *name = text_of(child, "model");
+
+    json_get_array(tree, "models", &models, NULL);
+    cJSON_ArrayForEach(model, models)
+    {
+        const char *load = text_of(model, "load");
+
+        if (name[0] && load[0] && strcmp(text_of(model, "name"), name) == 0)
+            return strcmp(load, "on-demand") == 0 ? "on demand" : load;
+    }
+    return "-";
+}
+
+static void fill_row(const cJSON *tree, const cJSON *child, struct row *row)
 {
     const cJSON *stats = NULL;
 
     json_get_object(child, "stats", &stats, NULL);
     name_of(child, row->cell[CHILD]);
+    snprintf(row->cell[LOAD], CELL, "%s", load_of(tree, child));
     snprintf(row->cell[STATE], CELL, "%s", text_of(child, "state"));
     span(whole(child, "since_s"), row->cell[SINCE], CELL);
     number(whole(child, "restarts"), row->cell[RESTARTS]);
@@ -191,7 +209,16 @@ static void fit(int *width, int room)
     }
 }
 
-static void print_children(const cJSON *children)
+/* The column is there where it tells models apart. */
+static bool has_load(const struct row *rows, size_t n)
+{
+    for (size_t k = 1; k <= n; k++)
+        if (strcmp(rows[k].cell[LOAD], "-") != 0 && strcmp(rows[k].cell[LOAD], "always") != 0)
+            return true;
+    return false;
+}
+
+static void print_children(const cJSON *tree, const cJSON *children)
 {
     size_t n = (size_t)cJSON_GetArraySize(children);
     CLEANUP(mem_free) struct row *rows = calloc(n + 1, sizeof *rows);
@@ -203,11 +230,13 @@ static void print_children(const cJSON *children)
         return;
     for (int i = 0; i < N_COLUMNS; i++)
         snprintf(rows[0].cell[i], CELL, "%s", columns[i].title);
-    cJSON_ArrayForEach(child, children) fill_row(child, &rows[at++]);
+    cJSON_ArrayForEach(child, children) fill_row(tree, child, &rows[at++]);
     for (size_t k = 0; k <= n; k++)
         for (int i = 0; i < N_COLUMNS; i++)
             if ((int)strlen(rows[k].cell[i]) > width[i])
                 width[i] = (int)strlen(rows[k].cell[i]);
+    if (!has_load(rows, n))
+        width[LOAD] = 0;
     fit(width, term_width());
     for (size_t k = 0; k <= n; k++)
         print_row(&rows[k], width, k == 0);
@@ -238,6 +267,14 @@ static bool in_order(const char *state)
     return strcmp(state, "ready") == 0 || strcmp(state, "stopped") == 0;
 }
 
+/* On its way, and nothing went wrong: what a start, a reload or a stop brings. */
+static bool is_changing(const cJSON *child)
+{
+    const char *state = text_of(child, "state");
+
+    return strcmp(state, "draining") == 0 || (strcmp(state, "loading") == 0 && !text_of(child, "reason")[0]);
+}
+
 /* "failed for 1 min, 11 restarts" */
 static void describe(const cJSON *child, char *out, size_t size)
 {
@@ -250,7 +287,7 @@ static void describe(const cJSON *child, char *out, size_t size)
     snprintf(out, size, "%s for %s%s", text_of(child, "state"), since, times);
 }
 
-/* The failed ones first, then what is on its way. */
+/* The failed ones first, then those that are tried again. */
 static bool print_bad(const cJSON *children)
 {
     const cJSON *child;
@@ -262,13 +299,32 @@ static bool print_bad(const cJSON *children)
             const char *state = text_of(child, "state");
             char text[CELL];
 
-            if (in_order(state) || (strcmp(state, "failed") == 0) != failed)
+            if (in_order(state) || is_changing(child) || (strcmp(state, "failed") == 0) != failed)
                 continue;
             heading(&any, "problems:");
             describe(child, text, sizeof text);
             print_about(child, text, text_of(child, "reason"));
         }
     return any;
+}
+
+static void print_changing(const cJSON *children)
+{
+    const cJSON *child;
+    bool any = false;
+
+    cJSON_ArrayForEach(child, children)
+    {
+        const char *change = text_of(child, "change");
+        char text[CELL];
+
+        if (!is_changing(child))
+            continue;
+        heading(&any, "changing:");
+        describe(child, text, sizeof text);
+        print_about(child, text, strcmp(change, "taking over") == 0 ? "it takes another one's place when it is ready"
+                    : strcmp(text_of(child, "state"), "draining") == 0 ? "its running requests end first" : "");
+    }
 }
 
 static void print_restarted(const cJSON *children)
@@ -361,7 +417,8 @@ static void print_status(const cJSON *tree)
     print_files(tree);
     print_listeners(listeners);
     putchar('\n');
-    print_children(children);
+    print_children(tree, children);
+    print_changing(children);
     bad = print_bad(children);
     bad |= print_notes(tree);
     print_restarted(children);

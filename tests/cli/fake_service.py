@@ -189,8 +189,12 @@ def supervise(conn, runtime, status):
         if int.from_bytes(asked[6:8], sys.byteorder) == COMMAND:
             command(conn, runtime, json.loads(asked[32:]))
         else:
-            well = os.path.exists(runtime + "/well")        # nothing is wrong
-            reply(conn, dict(status, children=status["children"][:1]) if well else status)
+            answer = status
+            if os.path.exists(runtime + "/well"):           # nothing is wrong
+                answer = dict(status, children=status["children"][:1])
+            elif os.path.exists(runtime + "/changing"):     # nor here
+                answer = dict(status, **CHANGING)
+            reply(conn, answer)
     conn.close()
 
 
@@ -198,6 +202,18 @@ def supervisor(sock, runtime, status):
     while True:
         conn, _ = sock.accept()
         threading.Thread(target=supervise, args=(conn, runtime, status), daemon=True).start()
+
+
+def worker(model, **more):
+    return dict({"role": "worker", "model": model, "replica": 0, "pid": 20, "since_s": 3, "restarts": 0, "reason": "", "stats": {}}, **more)
+
+
+CHANGING = {
+    "models": [{"name": "a", "load": "always"}, {"name": "b", "load": "on-demand"}, {"name": "c", "load": "manual"}],
+    "children": [worker("a", state="draining", change="leaving"), worker("a", state="loading", change="taking over"),
+                 worker("b", state="loading"), worker("c", state="stopped", pid=0),
+                 {"role": "api", "pid": 15, "state": "ready", "since_s": 9, "restarts": 0, "reason": "", "stats": {}}],
+}
 
 
 def main():

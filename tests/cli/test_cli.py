@@ -131,6 +131,19 @@ class Reports(Case):
             self.assertTrue(self.run_cli("status").endswith("\n\nno problems\n"))
         os.unlink(self.dir + "/well")
 
+    def test_status_tells_what_changes_from_what_is_wrong(self):
+        with open(self.dir + "/changing", "w", encoding="utf-8"):
+            lines = self.run_cli("status").splitlines()
+        os.unlink(self.dir + "/changing")
+        self.assertEqual(lines[4].split()[:4], ["CHILD", "STATE", "LOAD", "SINCE"])
+        self.assertRegex(lines[5], r"^worker a/0 +draining +always +3 s")
+        self.assertRegex(lines[7], r"^worker b/0 +loading +on demand +3 s")
+        self.assertRegex(lines[8], r"^worker c/0 +stopped +manual +3 s")
+        self.assertRegex(lines[9], r"^api +ready +- +9 s")
+        self.assertEqual(lines[11:], ["changing:", "  worker a/0: draining for 3 s: its running requests end first",
+                                      "  worker a/0: loading for 3 s: it takes another one's place when it is ready",
+                                      "  worker b/0: loading for 3 s", "", "no problems"])
+
     def test_status_as_json_is_the_answer_itself(self):
         self.assertEqual(json.loads(self.run_cli("status", "--json"))["pid"], 4711)
 

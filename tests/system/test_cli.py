@@ -81,15 +81,15 @@ def test_status_shows_the_work_of_a_worker_and_what_is_wrong():
     broken = script_file(TMP, "broken", load_error="the disk is on fire")
     with Service(models=scripted("m", MODEL, "parallel = 1;") + "," + scripted("b", broken), supervisor="heartbeat_ms = 50;", api="ping_s = 1;") as s:
         with s.stream("slow"):
-            until("its tokens are counted", lambda: (lambda st: st["prompt_per_s"] > 0 and st["generated_per_s"] > 0)(s.stats(model="m")))
+            until("its tokens are counted", lambda: (lambda st: st.get("prompt_per_s", 0) > 0 and st.get("generated_per_s", 0) > 0)(s.stats(model="m")))
             with s.stream("slow"):
-                got = until("both are in the status", lambda: (lambda st: st if st["oldest_wait_ms"] > 0 else None)(s.stats(model="m")))
+                got = until("both are in the status", lambda: (lambda st: st if st.get("oldest_wait_ms", 0) > 0 else None)(s.stats(model="m")))
                 assert got["running"] == 1 and got["queue_length"] == 2 and got["idle_ms"] == 0, got
             out = s.cli("status", "--runtime-dir", s.runtime).stdout.splitlines()
             row = dict(zip(out[4].split(), next(line for line in out if line.startswith("worker m/0")).replace("worker ", "").split()))
             assert row["STATE"] == "ready" and out[1] == "configuration " + s.config, out
             assert out[-2] == "problems:" and "worker b/0: failed for " in out[-1] and "the disk is on fire" in out[-1], out
-        until("none is there", lambda: s.stats(model="m")["idle_ms"] > 0)
+        until("none is there", lambda: s.stats(model="m").get("idle_ms", 0) > 0)
         os.kill(s.child("worker", "m")["pid"], signal.SIGKILL)
         until("it is back", lambda: (lambda c: c["restarts"] == 1 and c["state"] == "ready")(s.child("worker", "m")))
         out = s.cli("status", "--runtime-dir", s.runtime).stdout
