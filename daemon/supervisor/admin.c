@@ -44,6 +44,28 @@ static void drop(struct peer *p)
     fd_close(STEAL_FD(p->fd));
 }
 
+static const struct { const char *name; enum admin_command command; bool model; } commands[] = {
+    { "load", ADMIN_LOAD, true },       { "reload", ADMIN_RELOAD, false },
+    { "unload", ADMIN_UNLOAD, true },   { "upgrade", ADMIN_UPGRADE, false },
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+const char *admin_command_name(enum admin_command command)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (commands[i].command == command)
+            return commands[i].name;
+    return "";
+}
+
+enum admin_command admin_command_of(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return commands[i].command;
+    return ADMIN_NONE;
+}
+
 static int say(struct peer *p, enum control_type type, const char *text)
 {
     BUF_LOCAL json = BUF_INIT;
@@ -94,10 +116,6 @@ static int begin(struct peer *p, enum admin_command command, struct err *err)
 
 static int take_command(struct peer *p, const struct control_frame *f, struct err *err)
 {
-    static const struct { const char *name; enum admin_command command; bool model; } known[] = {
-        { "reload", ADMIN_RELOAD, false }, { "load", ADMIN_LOAD, true },
-        { "unload", ADMIN_UNLOAD, true },  { "upgrade", ADMIN_UPGRADE, false },
-    };
     CLEANUP(json_delete) cJSON *tree = NULL;
     const char *name = "", *model = "";
 
@@ -106,13 +124,13 @@ static int take_command(struct peer *p, const struct control_frame *f, struct er
         return say(p, CONTROL_ERROR, err_text(err));
     if (p->waits != ADMIN_NONE || p->admin->sup->phase != STOP_NOT)
         return say(p, CONTROL_ERROR, p->waits ? "this connection waits for an earlier command" : "the service is stopping");
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i].name, name) == 0) {
-            model = known[i].model ? models_name(p->admin->sup, model) : "";
-            if (known[i].model && (!*model || strlen(model) >= sizeof p->model))
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0) {
+            model = commands[i].model ? models_name(p->admin->sup, model) : "";
+            if (commands[i].model && (!*model || strlen(model) >= sizeof p->model))
                 return say(p, CONTROL_ERROR, "this command needs the name of a model");
             strcpy(p->model, model);
-            return begin(p, known[i].command, err);
+            return begin(p, commands[i].command, err);
         }
     return say(p, CONTROL_ERROR, "unknown command");
 }
@@ -138,11 +156,9 @@ static bool is_over(const struct peer *p, enum control_type *ret, struct err *te
     const struct supervisor *s = p->admin->sup;
     enum models_progress progress;
 
-    *ret = CONTROL_REPLY;
+    *ret = s->troubles.len && (p->waits == ADMIN_RELOAD || p->waits == ADMIN_UPGRADE) ? CONTROL_ERROR : CONTROL_REPLY;
     switch (p->waits) {
     case ADMIN_RELOAD:
-        if (s->troubles.len)
-            *ret = CONTROL_ERROR;
         err_set(text, 1, "%s", s->troubles.len ? buf_str(&s->troubles) : "the configuration is in force");
         return !s->reloading;
     case ADMIN_LOAD:
@@ -153,7 +169,8 @@ static bool is_over(const struct peer *p, enum control_type *ret, struct err *te
         err_set(text, 1, "%s is %s", p->model, p->waits == ADMIN_LOAD ? "loaded" : "unloaded");
         return progress != MODELS_PENDING;
     case ADMIN_UPGRADE:
-        err_set(text, 1, "the service runs fastchatd %s", FASTCHAT_VERSION);
+        err_set(text, 1, "the service runs fastchatd %s%s%s", FASTCHAT_VERSION, s->troubles.len ? ", but\n" : "",
+                buf_str(&s->troubles));
         return !s->upgrade && fleet_is_settled(s);
     default:
         return false;
@@ -178,11 +195,14 @@ void admin_settle(struct admin *a)
     }
 }
 
-void admin_no_upgrade(struct admin *a, const char *why)
+void admin_give_up(struct admin *a, enum admin_command what, const char *why)
 {
-    for (size_t i = 0; a && i < MAX_PEERS; i++)
-        if (a->peers[i].fd >= 0 && a->peers[i].waits == ADMIN_UPGRADE)
-            tell(&a->peers[i], CONTROL_ERROR, why);
+    for (size_t i = 0; a && i < MAX_PEERS; i++) {
+        struct peer *p = &a->peers[i];
+
+        if (p->fd >= 0 && p->waits != ADMIN_NONE && (what == ADMIN_NONE || what == p->waits))
+            tell(p, CONTROL_ERROR, why);
+    }
 }
 
 static int on_peer(sd_event_source *source, int fd, uint32_t events, void *user)
@@ -334,23 +354,27 @@ int admin_listener(const struct admin *a)
     return a->listener;
 }
 
-size_t admin_waiting(const struct admin *a, int *fds, size_t max)
+size_t admin_waiting(const struct admin *a, struct admin_wait *ret)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < MAX_PEERS; i++)
-        if (a->peers[i].fd >= 0 && a->peers[i].waits == ADMIN_UPGRADE && n < max)
-            fds[n++] = a->peers[i].fd;
+    for (size_t i = 0; i < MAX_PEERS; i++) {
+        const struct peer *p = &a->peers[i];
+
+        if (p->fd >= 0 && p->waits != ADMIN_NONE)
+            ret[n++] = (struct admin_wait){ .fd = p->fd, .command = p->waits, .model = p->model };
+    }
     return n;
 }
 
-int admin_adopt(struct admin *a, int fd, struct err *err)
+int admin_adopt(struct admin *a, const struct admin_wait *w, struct err *err)
 {
     struct peer *p;
-    int r = add_peer(a, fd, &p);
+    int r = add_peer(a, w->fd, &p);
 
     if (r < 0)
         return err_errno(err, r, "control.sock");
-    p->waits = ADMIN_UPGRADE;
+    p->waits = w->command;
+    snprintf(p->model, sizeof p->model, "%s", w->model);
     return 0;
 }

@@ -24,6 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct err;
+
 enum { CONFIG_MAX_MODELS = 256, CONFIG_MAX_WORKERS = 256, CONFIG_MAX_LISTENERS = 64 };
 
 enum config_section {
@@ -136,6 +138,8 @@ void config_fingerprint(const struct config *c, enum config_section section, siz
 /* The first setting that differs between the two and would need the service to
  * be started anew (rows marked SERVICE); NULL: none. */
 const struct config_row *config_needs_restart(const struct config *a, const struct config *b);
+/* -EINVAL with the sentence that refuses `c` for such a row. */
+int config_restart_fault(const struct config *c, const struct config_row *row, struct err *err);
 
 /* Paths of sockets in the runtime folder. */
 void config_socket_path(const struct config *c, const char *name, struct buf *out);

@@ -1,10 +1,12 @@
 /* The configuration as text: the dump, and what each child is told. */
 #include "daemon/supervisor/config.h"
 
+#include "base/err.h"
 #include "base/json.h"
 #include "ipc/address.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -420,4 +422,10 @@ const struct config_row *config_needs_restart(const struct config *a, const stru
             return row;
     }
     return NULL;
+}
+
+int config_restart_fault(const struct config *c, const struct config_row *row, struct err *err)
+{
+    return err_set(err, -EINVAL, "%s: %s.%s is another one, which needs the service to be started anew", c->path,
+                   config_section_names[row->section], row->name);
 }

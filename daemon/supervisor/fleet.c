@@ -8,7 +8,8 @@
  *   ready, room for both    the heir starts; once it is ready the forerunner drains
  *   ready, no room          the forerunner drains; the heir starts at its end
  *   loading                 it is stopped, nothing depends on it yet; then as above
- *   no process              the heir takes its place as it is
+ *   no process              the heir takes its place as it is, whoever else is on the way
+ *   ending, unloaded        nothing until it has no process
  *
  * There is no room beside the controller (one registry at a time), beside a
  * worker with a TCP port of its own, and where the memory is short. A heir that
@@ -23,6 +24,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+/* A reload does not wait for longer until there is memory for one. */
+enum { ROOM_US = 10000000 };
 
 /* ---- the list ---- */
 
@@ -215,6 +219,7 @@ static void let_go(struct unit *u)
     if (u->gone)
         return;
     u->gone = true;
+    u->wanted = false;
     fleet_drop_heir(u);
     unit_retire(u, fleet_replace_us(u->sup));
 }
@@ -225,6 +230,15 @@ void fleet_drop_heir(struct unit *u)
         return;
     u->heir->forerunner = NULL;
     let_go(STEAL(u->heir));
+    u->outdated = true;
+}
+
+/* For another one; it is due even when its forerunner has drained for the first. */
+static void drop_heir_for_another(struct unit *u)
+{
+    if (u->heir && u->stopping)
+        u->wanted = u->awaited = true;
+    fleet_drop_heir(u);
 }
 
 static bool is_named(const struct unit *u)
@@ -257,13 +271,10 @@ static void check(struct unit *u, size_t model)
     fingerprint(u->sup, u->role, model, &print);
     if (!u->fingerprint || strcmp(buf_str(&print), u->fingerprint) != 0 || u->state == UNIT_FAILED)
         u->outdated = true;
-    if (u->heir) {              /* made for an earlier configuration, and not up yet */
-        fleet_drop_heir(u);
-        u->outdated = true;
-    }
+    drop_heir_for_another(u);   /* made for an earlier configuration, and not up yet */
     if (!u->outdated)
         unit_tell_settings(u);
-    if (always && !u->always && u->state == UNIT_STOPPED)
+    if (always && !u->always && models_is_unloaded(u))
         u->wanted = u->awaited = true;
     u->always = always;
 }
@@ -282,7 +293,8 @@ static int fit_one(struct supervisor *s, enum unit_role role, size_t model, int 
     if (r)
         return r;
     u->always = !g || is_always(g);
-    u->wanted = u->awaited = u->always;         /* started below, when all sockets are bound */
+    /* Started below, when all sockets are bound. */
+    u->wanted = u->awaited = u->always || models_is_loaded(s, u->model);
     return 0;
 }
 
@@ -309,13 +321,8 @@ int fleet_fit(struct supervisor *s, struct err *err)
 
 void fleet_drop_heirs(struct supervisor *s)
 {
-    for (size_t i = 0; i < s->n_units; i++) {
-        struct unit *u = s->units[i];
-
-        if (u->heir && u->stopping)
-            u->wanted = true;
-        fleet_drop_heir(u);
-    }
+    for (size_t i = 0; i < s->n_units; i++)
+        drop_heir_for_another(s->units[i]);
 }
 
 void fleet_outdate(struct supervisor *s)
@@ -331,40 +338,32 @@ uint64_t fleet_replace_us(const struct supervisor *s)
     return (uint64_t)config_int(s->config, SUPERVISOR_replace_s) * 1000000;
 }
 
-static int64_t available_kb(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    int64_t kb = INT64_MAX;
-
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNd64, &kb) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kb;
-}
-
 static bool has_room_beside(const struct unit *u)
 {
-    int64_t budget_kb = config_int(u->sup->config, SUPERVISOR_memory_mb) * 1024;
-
     if (u->role == UNIT_CONTROLLER)
         return false;
     for (size_t i = 0; i < u->n_sockets; i++)
         if (strcmp(u->sockets[i].name, "worker.tcp") == 0)
             return false;
-    if (u->role == UNIT_API)
-        return true;
-    return !budget_kb && u->rss_kb + u->rss_kb / 4 < available_kb();
+    return u->role == UNIT_API || models_has_room_beside(u);
 }
 
 static void link_heir(struct unit *u, struct unit *heir)
 {
     u->heir = heir;
     heir->forerunner = u;
-    heir->n_restarts = u->n_restarts;
-    heir->rss_kb = u->rss_kb;
+    heir->awaited = true;
+}
+
+/* In place of one without a process, at once. What waits for its next start or
+ * failed is tried anew; a model on demand that failed, with its next request. */
+static void succeed(struct unit *u, struct unit *heir)
+{
+    heir->wanted = u->wanted || u->state == UNIT_WAITING || (u->state == UNIT_FAILED && !models_is_on_demand(u));
+    heir->awaited = heir->wanted;
+    u->gone = true;
+    u->wanted = false;
+    unit_stop(u, MAIL_STOP);
 }
 
 static void replace(struct supervisor *s, struct unit *u)
@@ -374,26 +373,19 @@ static void replace(struct supervisor *s, struct unit *u)
     struct unit *heir;
 
     u->outdated = false;
-    if (model < 0 || u->stopping)
+    if (model < 0)
         return;
     if (make(s, u->role, (size_t)model, u->replica, &heir, &err)) {
         log_event(LOG_ERR, "replace", NULL, "%s goes on as it is: %s", u->name, err_text(&err));
         reload_trouble(s, "%s goes on as it is: %s", u->name, err_text(&err));
         return;
     }
-    heir->awaited = true;
     heir->always = u->always;
+    heir->rss_kb = u->rss_kb;
+    heir->n_restarts = u->n_restarts;
+    memcpy(heir->last_reason, u->last_reason, sizeof heir->last_reason);
     if (u->pid == 0) {
-        bool start = u->state != UNIT_STOPPED;
-
-        heir->rss_kb = u->rss_kb;
-        heir->wanted = u->wanted;
-        u->gone = true;
-        unit_stop(u, MAIL_STOP);
-        if (start)
-            unit_start(heir);
-        else
-            heir->awaited = heir->wanted;
+        succeed(u, heir);
     } else if (u->state != UNIT_READY) {
         link_heir(u, heir);
         log_info("%s is stopped: another one takes its place", u->name);
@@ -435,38 +427,53 @@ static bool take_over(struct supervisor *s)
 /* Those that a reload waits for: they are up, or it is known that they are not. */
 static void stop_waiting(struct supervisor *s)
 {
+    uint64_t now = clock_mono_us();
+
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
+        bool no_room = u->wanted && u->pid == 0 && now - u->since_us > ROOM_US;
 
-        if (!u->awaited || (u->state == UNIT_LOADING && !u->gone) || u->wanted || u->forerunner)
+        if (!u->awaited || (u->state == UNIT_LOADING && !u->gone) || (u->wanted && !no_room) || u->forerunner)
             continue;
         u->awaited = false;
-        if ((u->state == UNIT_FAILED || u->state == UNIT_WAITING) && !u->gone)
+        if (no_room)
+            reload_trouble(s, "%s waits for memory that other models use", u->name);
+        else if ((u->state == UNIT_FAILED || u->state == UNIT_WAITING) && !u->gone)
             reload_trouble(s, "%s: %s", u->name, u->reason);
     }
 }
 
+/* One that ends anyway is replaced at its end. */
+static struct unit *next_outdated(const struct supervisor *s, bool running)
+{
+    for (size_t i = 0; i < s->n_units; i++) {
+        struct unit *u = s->units[i];
+
+        if (u->outdated && !u->gone && (running ? u->pid && !u->stopping : !u->pid))
+            return u;
+    }
+    return NULL;
+}
+
 void fleet_roll(struct supervisor *s)
 {
+    struct unit *u;
+
     stop_waiting(s);
     forget(s);
-    if (take_over(s))
-        return;
-    for (size_t i = 0; i < s->n_units; i++)
-        if (s->units[i]->outdated && !s->units[i]->gone) {
-            replace(s, s->units[i]);
-            if (take_over(s))
-                return;
-            i = (size_t)-1;     /* the list is another one now */
-        }
+    while ((u = next_outdated(s, false)))
+        replace(s, u);
+    while (!take_over(s) && (u = next_outdated(s, true)))
+        replace(s, u);
 }
 
 bool fleet_is_settled(const struct supervisor *s)
 {
     for (size_t i = 0; i < s->n_units; i++) {
         const struct unit *u = s->units[i];
+        bool ends = u->gone || (u->pid && u->stopping);
 
-        if (u->heir || u->awaited || u->reloading || (u->outdated && !u->gone))
+        if (u->heir || u->awaited || (!ends && (u->outdated || u->reloading || u->mail & MAIL_RELOAD)))
             return false;
     }
     return true;

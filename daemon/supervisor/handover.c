@@ -3,16 +3,18 @@
  * whole before anything of it is used, and read by whatever version comes next,
  * so a field that is missing has a value that does no harm.
  *
- *     {"handover":1,"version","started_us","lock","control":FD,"peers":[FD,…],"announced",
+ *     {"handover":1,"version","started_us","lock","control":FD,"announced",
+ *      "peers":[{"fd","command","model"}],
  *      "listeners":[{"address","fd","name"|null}],
  *      "units":[{"role","model","replica","generation","state","since_us","reason","last_reason","restarts",
- *                "pid","channel","greeted","started","ready_us","mail","drain_until_us",
+ *                "pid","channel","greeted","started","ready_us","spawned_us","deadline_us","mail","drain_until_us",
  *                "stopping","gone","wanted","always","rss_kb",
  *                "sockets":[{"name","address","kept","told","fd","bound"}]}]}
  */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
@@ -39,9 +41,7 @@ static int note(struct fd_list *list, int fd, struct err *err)
 
 static int put_fd(struct json_writer *w, const char *key, int fd, struct fd_list *list, struct err *err)
 {
-    if (key)
-        json_key(w, key);
-    json_int(w, fd);
+    json_kint(w, key, fd);
     return fd < 0 ? 0 : note(list, fd, err);
 }
 
@@ -86,6 +86,8 @@ static int put_unit(struct json_writer *w, const struct unit *u, struct fd_list 
     json_kbool(w, "greeted", u->greeted);
     json_kbool(w, "started", u->started);
     json_kint(w, "ready_us", (int64_t)u->ready_us);
+    json_kint(w, "spawned_us", (int64_t)u->spawned_us);
+    json_kint(w, "deadline_us", (int64_t)u->deadline_us);
     json_kint(w, "mail", u->mail);
     json_kint(w, "drain_until_us", (int64_t)u->drain_until_us);
     json_kbool(w, "stopping", u->stopping);
@@ -99,11 +101,29 @@ static int put_unit(struct json_writer *w, const struct unit *u, struct fd_list 
     return r;
 }
 
+/* Who waits for the end of a command. */
+static int put_peers(struct json_writer *w, const struct admin *a, struct fd_list *list, struct err *err)
+{
+    struct admin_wait peers[ADMIN_MAX_PEERS];
+    size_t n = admin_waiting(a, peers);
+    int r = 0;
+
+    json_key(w, "peers");
+    json_open(w, '[');
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        json_open(w, '{');
+        r = put_fd(w, "fd", peers[i].fd, list, err);
+        json_kstr(w, "command", admin_command_name(peers[i].command));
+        json_kstr(w, "model", peers[i].model);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    return r;
+}
+
 int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, struct err *err)
 {
     struct json_writer w = json_writer(out);
-    int peers[ADMIN_MAX_PEERS];
-    size_t n_peers = admin_waiting(s->admin, peers, ADMIN_MAX_PEERS);
     int r;
 
     json_open(&w, '{');
@@ -114,11 +134,8 @@ int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, s
     r = put_fd(&w, "lock", s->lock, fds, err);
     if (r == 0)
         r = put_fd(&w, "control", admin_listener(s->admin), fds, err);
-    json_key(&w, "peers");
-    json_open(&w, '[');
-    for (size_t i = 0; r == 0 && i < n_peers; i++)
-        r = put_fd(&w, NULL, peers[i], fds, err);
-    json_close(&w, ']');
+    if (r == 0)
+        r = put_peers(&w, s->admin, fds, err);
     json_key(&w, "listeners");
     json_open(&w, '[');
     for (const struct listener *k = s->listeners.first; r == 0 && k; k = k->next) {
@@ -265,6 +282,8 @@ static void read_unit(struct reader *r, const cJSON *obj)
     scratch.channel = get_fd(r, obj, "channel");
     scratch.since_us = (uint64_t)get_int(r, obj, "since_us", 0, INT64_MAX, 0);
     scratch.ready_us = (uint64_t)get_int(r, obj, "ready_us", 0, INT64_MAX, 0);
+    scratch.spawned_us = (uint64_t)get_int(r, obj, "spawned_us", 0, INT64_MAX, 0);
+    scratch.deadline_us = (uint64_t)get_int(r, obj, "deadline_us", 0, INT64_MAX, 0);
     scratch.drain_until_us = (uint64_t)get_int(r, obj, "drain_until_us", 0, INT64_MAX, 0);
     scratch.n_restarts = (uint64_t)get_int(r, obj, "restarts", 0, INT64_MAX, 0);
     scratch.mail = (unsigned)get_int(r, obj, "mail", 0, 2 * MAIL_STOP - 1, 0);
@@ -304,6 +323,19 @@ static void read_unit(struct reader *r, const cJSON *obj)
         unit_forgive(u);        /* its time to wait is forgotten; it is wanted */
 }
 
+/* One that can not be taken over loses no more than its answer. */
+static void read_peer(struct reader *r, const cJSON *obj)
+{
+    struct admin_wait w = { .command = admin_command_of(get_text(r, obj, "command")), .model = get_text(r, obj, "model") };
+    struct err err = { 0 };
+
+    w.fd = get_fd(r, obj, "fd");
+    if (r->bad || !r->s || w.fd < 0)
+        return;
+    if (admin_adopt(r->s->admin, &w, &err))
+        log_warning("%s", err_text(&err));
+}
+
 static void read_all(struct reader *r, const cJSON *tree)
 {
     const cJSON *item, *list;
@@ -317,10 +349,8 @@ static void read_all(struct reader *r, const cJSON *tree)
     }
     list = get_list(r, tree, "peers");
     cJSON_ArrayForEach(item, list) {
-        if (!cJSON_IsNumber(item))
-            r->bad = err_set(r->err, -EINVAL, "'peers' must hold descriptors") < 0;
-        else if (r->s && !r->bad && fcntl(item->valueint, F_SETFD, FD_CLOEXEC) == 0)
-            admin_adopt(r->s->admin, item->valueint, r->err);
+        if (!r->bad)
+            read_peer(r, item);
     }
     list = get_list(r, tree, "listeners");
     cJSON_ArrayForEach(item, list) {

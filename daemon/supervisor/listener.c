@@ -226,7 +226,8 @@ void listeners_trim(struct listeners *l)
         if (k->users)
             continue;
         log_notice("nobody listens on %s any more", k->bound.text);
-        unstore(k);
+        if (!l->ending)
+            unstore(k);
         drop(l, k);
     }
 }

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LEAST_IDLE_US = 1000000 };
@@ -51,6 +52,22 @@ bool models_is_on_demand(const struct unit *u)
     return g && strcmp(g->values[DEFAULTS_load].s, "on-demand") == 0;
 }
 
+bool models_is_unloaded(const struct unit *u)
+{
+    return u->pid ? u->stopping && !u->heir : u->state == UNIT_STOPPED;
+}
+
+bool models_is_loaded(const struct supervisor *s, const char *model)
+{
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (is_of(u, model) && (u->wanted || (!models_is_unloaded(u) && u->state != UNIT_FAILED)))
+            return true;
+    }
+    return false;
+}
+
 /* ---- memory ---- */
 
 static int64_t need_kb(const struct unit *u)
@@ -75,6 +92,58 @@ static void measure(struct supervisor *s)
     for (size_t i = 0; i < s->n_units; i++)
         if (s->units[i]->role == UNIT_WORKER && s->units[i]->state == UNIT_READY)
             s->units[i]->rss_kb = status_rss_kb(s->units[i]->pid);
+}
+
+static int64_t available_kb(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    int64_t kb = INT64_MAX;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNd64, &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb;
+}
+
+/* What the workers take, in kB. */
+struct memory {
+    int64_t budget;             /* 0: no limit */
+    int64_t need;               /* of those of the model that are to be started */
+    int64_t taken, leaving;     /* by those that stay, by those that end */
+    int64_t fixed;              /* of `taken`: not to be unloaded */
+};
+
+static struct memory count(const struct supervisor *s, const char *model)
+{
+    struct memory m = { .budget = config_int(s->config, SUPERVISOR_memory_mb) * 1024 };
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *u = s->units[i];
+
+        if (u->role != UNIT_WORKER)
+            continue;
+        if (u->pid == 0)
+            m.need += u->wanted && is_of(u, model) ? need_kb(u) : 0;
+        else if (u->stopping)
+            m.leaving += taken_kb(u);
+        else
+            m.taken += taken_kb(u);
+        if (u->pid && !u->stopping && !models_is_on_demand(u))
+            m.fixed += taken_kb(u);
+    }
+    return m;
+}
+
+bool models_has_room_beside(const struct unit *u)
+{
+    struct memory m = count(u->sup, "");
+
+    if (!m.budget)
+        return need_kb(u) + need_kb(u) / 4 < available_kb();
+    return m.taken + m.leaving + need_kb(u) <= m.budget;
 }
 
 /* ---- use ---- */
@@ -160,10 +229,16 @@ static const char *longest_unused(const struct supervisor *s)
 
 /* ---- what is wanted ---- */
 
+/* One that does not fit the configuration is replaced first. */
+static bool can_start(const struct unit *u)
+{
+    return u->wanted && u->pid == 0 && !u->gone && !u->outdated;
+}
+
 static void start_all(struct supervisor *s, const char *model)
 {
     for (size_t i = 0; i < s->n_units; i++)
-        if (is_of(s->units[i], model) && s->units[i]->wanted)
+        if (is_of(s->units[i], model) && can_start(s->units[i]))
             unit_start(s->units[i]);
 }
 
@@ -178,29 +253,16 @@ static void cannot_fit(struct supervisor *s, const char *model, int64_t need, in
 /* False: it has to wait. */
 static bool make_room(struct supervisor *s, const char *model)
 {
-    int64_t budget = config_int(s->config, SUPERVISOR_memory_mb) * 1024, need = 0, taken = 0, fixed = 0;
-    bool leaving = false;
+    struct memory m = count(s, model);
     const char *victim;
 
-    if (!budget)
+    if (!m.budget || m.taken + m.leaving + m.need <= m.budget)
         return true;
-    for (size_t i = 0; i < s->n_units; i++) {
-        const struct unit *u = s->units[i];
-
-        if (u->role != UNIT_WORKER)
-            continue;
-        need += u->wanted && is_of(u, model) ? need_kb(u) : 0;
-        taken += u->pid ? taken_kb(u) : 0;
-        fixed += u->pid && !u->stopping && !models_is_on_demand(u) ? taken_kb(u) : 0;
-        leaving |= u->pid && u->stopping;
-    }
-    if (taken + need <= budget)
-        return true;
-    if (fixed + need > budget) {
-        cannot_fit(s, model, need, budget - fixed);
+    if (m.fixed + m.need > m.budget) {
+        cannot_fit(s, model, m.need, m.budget - m.fixed);
         return false;
     }
-    victim = leaving ? NULL : longest_unused(s);
+    victim = m.taken + m.need > m.budget ? longest_unused(s) : NULL;
     if (victim) {
         log_event(LOG_NOTICE, "unload", (const char *[]){ "FASTCHAT_MODEL", victim, NULL },
                   "%s is unloaded to make room for %s", victim, model);
@@ -214,7 +276,7 @@ static void start_wanted(struct supervisor *s)
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
 
-        if (!u->wanted || u->gone || u->pid)
+        if (!can_start(u))
             continue;
         if (u->role != UNIT_WORKER)
             unit_start(u);
@@ -242,7 +304,7 @@ static bool want(struct supervisor *s, const char *model, bool again)
         found = true;
         if (again && u->pid == 0)
             unit_forgive(u);
-        if (!u->wanted && (u->pid ? u->stopping && !u->heir : u->state == UNIT_STOPPED)) {
+        if (!u->wanted && models_is_unloaded(u)) {
             u->wanted = true;   /* one that stops is started again */
             supervisor_news(s);
         }
@@ -284,6 +346,10 @@ enum models_progress models_progress(const struct supervisor *s, const char *mod
         found = true;
         if (load && (u->state == UNIT_FAILED || u->state == UNIT_WAITING)) {
             err_set(err, -EIO, "%s: %s%s", u->name, u->reason, u->state == UNIT_WAITING ? "; it is tried again" : "");
+            return MODELS_FAILED;
+        }
+        if (load ? !u->wanted && models_is_unloaded(u) : unit_is_up(u)) {
+            err_set(err, -ECANCELED, "%s was %s again meanwhile", model, load ? "unloaded" : "loaded");
             return MODELS_FAILED;
         }
         if (load ? u->state != UNIT_READY : u->pid != 0 || u->state == UNIT_WAITING)

@@ -70,12 +70,7 @@ static int read_new(struct supervisor *s, struct holds *h, struct config **ret, 
     if (config_load(s->config->path, &c, text))
         return -EINVAL;
     row = config_needs_restart(s->config, c);
-    if (row) {
-        buf_printf(text, "%s: %s.%s is another one, which needs the service to be started anew\n", c->path,
-                   config_section_names[row->section], row->name);
-        return -EINVAL;
-    }
-    if (hold_all(s, c, h, &err)) {
+    if ((row && config_restart_fault(c, row, &err)) || hold_all(s, c, h, &err)) {
         buf_printf(text, "%s\n", err_text(&err));
         return -EINVAL;
     }

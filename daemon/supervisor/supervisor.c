@@ -41,7 +41,7 @@ static bool is_news(struct buf *told, struct buf *text)
 void supervisor_post(struct supervisor *s, enum unit_role role, unsigned mail)
 {
     for (size_t i = 0; i < s->n_units; i++)
-        if (s->units[i]->role == role && !s->units[i]->stopping)
+        if (s->units[i]->role == role)
             unit_post(s->units[i], mail);
 }
 
@@ -77,13 +77,13 @@ static int on_news(sd_event_source *source, void *user)
 {
     struct supervisor *s = user;
 
-    if (s->phase == STOP_NOT) {
+    if (s->phase == STOP_NOT)
         fleet_roll(s);
-        models_turn(s);
-    }
     tell_all(s);
     reload_turn(s);
-    admin_settle(s->admin);
+    admin_settle(s->admin);     /* what was unloaded is, also when a request loads it now */
+    if (s->phase == STOP_NOT)
+        models_turn(s);
     return 0;
 }
 
@@ -91,10 +91,9 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 {
     struct supervisor *s = user;
 
-    if (s->phase == STOP_NOT) {
-        models_turn(s);
+    supervisor_news(s);
+    if (s->phase == STOP_NOT)
         sockets_mend(s);
-    }
     sd_event_source_set_time(source, clock_mono_us() + TICK_US);
     return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
@@ -180,7 +179,7 @@ static void begin_stop(struct supervisor *s, int code)
     sd_notify(0, "STOPPING=1");
     set_stop_timer(s, drain_us);
     upgrade_free(STEAL(s->upgrade));
-    admin_no_upgrade(s->admin, "the service stops");
+    admin_give_up(s->admin, ADMIN_NONE, "the service stops");
     /* None of them is started again, whatever its turn. */
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
@@ -190,6 +189,7 @@ static void begin_stop(struct supervisor *s, int code)
         if (u->pid == 0 || u->role == UNIT_API)
             unit_stop(u, MAIL_DRAIN);
         u->stopping = true;
+        u->wanted = false;
     }
     stop_next(s);
 }
@@ -328,7 +328,8 @@ static int begin(struct supervisor *s, struct err *err)
     r = admin_open(s, -1, &s->admin, err);
     if (r == 0)
         r = fleet_fit(s, err);
-    listeners_trim(&s->listeners);
+    if (r == 0)                 /* else the next start may ask for it */
+        listeners_trim(&s->listeners);
     return r;
 }
 
@@ -345,7 +346,11 @@ static int take_over(struct supervisor *s, struct err *err)
     log_event(LOG_NOTICE, "upgrade", NULL, "this is fastchatd %s now; the processes follow one by one", FASTCHAT_VERSION);
     s->reloading = true;        /* the image before said RELOADING=1 */
     fleet_outdate(s);
-    return fleet_fit(s, err);
+    if (fleet_fit(s, err)) {    /* those that are there go on */
+        log_event(LOG_ERR, "upgrade", NULL, "%s", err_text(err));
+        reload_trouble(s, "%s", err_text(err));
+    }
+    return 0;
 }
 
 static void supervisor_fini(struct supervisor *s)

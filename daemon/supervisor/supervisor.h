@@ -23,6 +23,9 @@ struct supervisor_options {
 /* The variable in which an image leaves the descriptor of the handover to the
  * next one. */
 #define SUPERVISOR_HANDOVER "FASTCHAT_HANDOVER"
+/* The last line of --check-config when it could take that over too: a program
+ * that only ends well is not one to become. */
+#define SUPERVISOR_UNDERSTOOD "the running service can be taken over"
 
 /* Runs until it is told to stop or has to; returns the process's exit code
  * (daemon/roles.h). The configuration becomes the supervisor's, which reads it

@@ -34,6 +34,7 @@ static const char help[] =
 
 enum { EXIT_USAGE = 2 };
 enum { RUN, CHECK, DUMP };
+enum { TRIES = 100, TRY_US = 100000 };
 
 struct arguments {
     const char *path;
@@ -76,6 +77,8 @@ static int check(const char *path, int what)
         config_dump(c, &text);
     else
         buf_printf(&text, "%s: configuration is fine\n", path);
+    if (fd)
+        buf_adds(&text, SUPERVISOR_UNDERSTOOD "\n");
     return put_text(stdout, &text);
 }
 
@@ -106,10 +109,15 @@ static int serve(const char *path, char **argv)
     struct supervisor_options options = { .program = own, .worker_program = worker, .argv = argv, .handover = handover() };
 
     log_open("supervisor", LOG_INFO);
-    if (config_load(path, &c, &faults)) {
-        if (faults.data)
-            log_faults(faults.data);
-        return EXIT_CONFIG;
+    /* It was fine a moment ago when a service is taken over, whose children would
+     * die with us: somebody is writing it just now. */
+    for (int tries = options.handover ? TRIES : 1; config_load(path, &c, &faults); buf_clear(&faults)) {
+        if (--tries == 0) {
+            if (faults.data)
+                log_faults(faults.data);
+            return EXIT_CONFIG;
+        }
+        usleep(TRY_US);
     }
     log_set_level(log_level_of(config_str(c, SUPERVISOR_log_level)));
     find_programs(own, sizeof own, worker, sizeof worker);

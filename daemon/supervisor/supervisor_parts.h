@@ -66,9 +66,10 @@ void fleet_roll(struct supervisor *s);
 bool fleet_is_settled(const struct supervisor *s);
 /* A unit has no process any more. */
 void fleet_went_down(struct unit *u);
-/* Nobody is to take its place. */
+/* The one that is to take its place goes; another one will be made, unless it is
+ * unloaded. */
 void fleet_drop_heir(struct unit *u);
-/* The same for all; one that is on its way out for its heir will be started again. */
+/* The same for all; those that end for their heirs will be started again. */
 void fleet_drop_heirs(struct supervisor *s);
 /* Is the failure of this one without consequence, since the one whose place it
  * was to take goes on? */
@@ -93,6 +94,12 @@ void models_want(struct supervisor *s, const char *model);
 void models_turn(struct supervisor *s);
 const struct config_group *models_group(const struct unit *u);      /* NULL: not in the configuration */
 bool models_is_on_demand(const struct unit *u);
+/* It has no process and waits for none, or its process is on its way out. */
+bool models_is_unloaded(const struct unit *u);
+/* A replica of it is there or will be. */
+bool models_is_loaded(const struct supervisor *s, const char *model);
+/* Is there memory for one more like it? */
+bool models_has_room_beside(const struct unit *u);
 
 /* reload.c: a new configuration in place of the one in force. 0; or -EINVAL with
  * all that is wrong with it in `text`, and nothing has changed. In the former
@@ -140,12 +147,21 @@ void admin_close(struct admin *a);                  /* NULL is fine */
 void admin_mend(struct admin *a);
 /* Answers whoever waits for something that is done. */
 void admin_settle(struct admin *a);
-/* Answers whoever waits for an upgrade that came to nothing. */
-void admin_no_upgrade(struct admin *a, const char *why);
-/* For an upgrade: the socket, and who waits for the end of it. */
-int admin_listener(const struct admin *a);
-size_t admin_waiting(const struct admin *a, int *fds, size_t max);
-int admin_adopt(struct admin *a, int fd, struct err *err);
+/* Answers whoever waits for what will not be; ADMIN_NONE: for anything. */
+void admin_give_up(struct admin *a, enum admin_command what, const char *why);
+/* Their names in frames; "" and ADMIN_NONE for what has none. */
+const char *admin_command_name(enum admin_command command);
+enum admin_command admin_command_of(const char *name);
+/* For an upgrade: the socket, and who waits for the end of something. */
 enum { ADMIN_MAX_PEERS = 32 };
+struct admin_wait {
+    int fd;
+    enum admin_command command;
+    const char *model;
+};
+int admin_listener(const struct admin *a);
+size_t admin_waiting(const struct admin *a, struct admin_wait *ret /* [ADMIN_MAX_PEERS] */);
+/* The descriptor becomes the admin's, also on failure. */
+int admin_adopt(struct admin *a, const struct admin_wait *w, struct err *err);
 
 #endif

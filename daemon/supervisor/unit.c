@@ -216,7 +216,7 @@ static int settings(const struct unit *u, struct buf *out)
     int model = u->role == UNIT_WORKER ? config_find_model(c, u->model) : 0;
     BUF_LOCAL name = BUF_INIT;
 
-    if (model < 0)
+    if (model < 0 || (u->role == UNIT_WORKER && !u->n_sockets))
         return -ENOENT;
     switch (u->role) {
     case UNIT_CONTROLLER:
@@ -728,9 +728,9 @@ static int watch(struct unit *u, struct err *err)
     sd_event *e = u->sup->event;
     int r = sd_event_add_child(e, &u->exit, u->pid, WEXITED, on_exit_event, u);
 
-    if (r >= 0)
+    if (r >= 0 && u->channel >= 0)
         r = sd_event_add_io(e, &u->io, u->channel, EPOLLIN, on_channel, u);
-    if (r >= 0)     /* what a child said comes before what its silence means */
+    if (r >= 0 && u->io)        /* what a child said comes before what its silence means */
         r = sd_event_source_set_priority(u->io, SD_EVENT_PRIORITY_IMPORTANT);
     if (r >= 0)
         r = sd_event_add_time(e, &u->deadline, CLOCK_MONOTONIC, UINT64_MAX, ACCURACY_US, on_deadline, u);
@@ -812,7 +812,6 @@ void unit_stop(struct unit *u, enum unit_mail mail)
     bool again = u->stopping && u->state == UNIT_DRAINING;
 
     u->stopping = true;
-    u->wanted = false;
     u->delay = sd_event_source_disable_unref(u->delay);
     if (u->pid == 0) {
         if (u->state != UNIT_FAILED)
@@ -858,10 +857,11 @@ void unit_retire(struct unit *u, uint64_t limit_us)
 
 int unit_adopt(struct unit *u, struct err *err)
 {
+    uint64_t now = clock_mono_us(), had = u->deadline_us > now ? u->deadline_us - now : 0;
     int r = watch(u, err);
 
     if (r == 0) {
-        set_deadline(u, start_limit_us(u));
+        set_deadline(u, had > start_limit_us(u) ? had : start_limit_us(u));
         flush(u);
     }
     if (r == 0 && u->stopping)

@@ -53,7 +53,7 @@ static void gave_up(struct supervisor *s, const char *why)
 {
     log_event(LOG_ERR, "upgrade", NULL, "no upgrade: %s", why);
     upgrade_free(STEAL(s->upgrade));
-    admin_no_upgrade(s->admin, why);
+    admin_give_up(s->admin, ADMIN_UPGRADE, why);
 }
 
 /* The last line of what the trial said. */
@@ -102,7 +102,8 @@ static void become_new(struct supervisor *s, struct err *err)
         err_errno(err, -errno, "%s", s->options->program);
         inherit(&fds, false);
         unsetenv(SUPERVISOR_HANDOVER);
-        sd_notify(0, "READY=1");
+        if (!s->reloading)
+            sd_notify(0, "READY=1");
     }
     free(fds.fds);
 }
@@ -118,14 +119,14 @@ static int on_trial_end(sd_event_source *source, const siginfo_t *si, void *user
 
     waitpid(u->pid, NULL, 0);   /* sd-event would do it after us, and there may be no after */
     u->pid = 0;
-    if (si->si_code == CLD_EXITED && si->si_status == 0) {
+    last_words(u->words, words, sizeof words);
+    if (si->si_code == CLD_EXITED && si->si_status == 0 && strcmp(words, SUPERVISOR_UNDERSTOOD) == 0) {
         upgrade_free(STEAL(s->upgrade));
         fleet_drop_heirs(s);
         become_new(s, &err);
         gave_up(s, err_text(&err));
         return 0;
     }
-    last_words(u->words, words, sizeof words);
     snprintf(why, sizeof why, "%s %s %d%s%s", u->late ? "the new program did not end its trial:" : "the new program",
              si->si_code == CLD_EXITED ? "ended with exit code" : "was ended by signal", si->si_status,
              words[0] ? ": " : "", words);
@@ -191,6 +192,20 @@ static int start_trial(struct upgrade *u, struct err *err)
     return r < 0 ? err_errno(err, r, "event source") : 0;
 }
 
+/* What is wrong otherwise with the configuration is for the new program to say,
+ * which may know more settings than this one. */
+static int check_config(const struct supervisor *s, struct err *err)
+{
+    CLEANUP(config_free) struct config *c = NULL;
+    BUF_LOCAL faults = BUF_INIT;
+    const struct config_row *row;
+
+    if (config_load(s->config->path, &c, &faults))
+        return 0;
+    row = config_needs_restart(s->config, c);
+    return row ? config_restart_fault(c, row, err) : 0;
+}
+
 int upgrade_begin(struct supervisor *s, struct err *err)
 {
     int r;
@@ -199,6 +214,9 @@ int upgrade_begin(struct supervisor *s, struct err *err)
         return err_set(err, -EBUSY, "the service is stopping");
     if (s->upgrade)
         return err_set(err, -EBUSY, "an upgrade is being tried already");
+    r = check_config(s, err);
+    if (r)
+        return r;
     s->upgrade = calloc(1, sizeof *s->upgrade);
     if (!s->upgrade)
         return err_set(err, -ENOMEM, "no memory");

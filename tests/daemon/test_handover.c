@@ -27,7 +27,7 @@ Test(handover, a_good_one_is_accepted)
 {
     static const char *const good[] = {
         "{\"handover\":1}",
-        "{\"handover\":1,\"lock\":3,\"control\":4,\"peers\":[5],\"listeners\":[{\"address\":\"127.0.0.1:0\",\"fd\":7,\"name\":null}],\"later\":true}",
+        "{\"handover\":1,\"lock\":3,\"control\":4,\"peers\":[{\"fd\":5,\"command\":\"unload\",\"model\":\"m\"}],\"listeners\":[{\"address\":\"127.0.0.1:0\",\"fd\":7,\"name\":null}],\"later\":true}",
         UNIT(",\"pid\":17,\"channel\":8,\"state\":3,\"sockets\":[{\"name\":\"worker.unix\",\"address\":\"unix:/x\",\"kept\":false,\"fd\":-1,\"bound\":\"unix:/x\"}]"),
     };
 
@@ -46,7 +46,7 @@ Test(handover, a_bad_one_is_refused_with_its_reason)
         { "{}", "its form is not known" },
         { "{\"handover\":2}", "its form is not known" },
         { "{\"handover\":1,\"units\":7}", "'units' must be an array" },
-        { "{\"handover\":1,\"peers\":[\"x\"]}", "'peers' must hold descriptors" },
+        { "{\"handover\":1,\"peers\":[{\"fd\":\"x\"}]}", "'fd' must be" },
         { "{\"handover\":1,\"listeners\":[{\"address\":\"nowhere\",\"fd\":3}]}", "handover" },
         { "{\"handover\":1,\"listeners\":[{\"address\":\"127.0.0.1:1\",\"fd\":99999999}]}", "'fd'" },
         { "{\"handover\":1,\"units\":[{\"role\":\"king\"}]}", "the role 'king' is unknown" },

@@ -54,6 +54,24 @@ Test(supervisor_change, a_child_that_refuses_new_settings_is_replaced)
     service_free(&s);
 }
 
+Test(supervisor_change, a_reload_while_the_controller_drains_makes_another_one)
+{
+    BUF_LOCAL text = BUF_INIT;
+    struct service s;
+
+    setenv("FAKE_CONTROLLER", "stubborn", 1);
+    service_start(&s, SERVICE("replace_s = 1; stop_s = 1; ", WORKER("ready")));
+    service_up(&s, "controller is ready");
+    write_config(SERVICE("replace_s = 1; stop_s = 1; heartbeat_ms = 900; ", WORKER("ready")));
+    kill(s.pid, SIGHUP);
+    service_wait(&s, "controller drains: another one takes its place then");
+    write_config(SERVICE("replace_s = 1; stop_s = 1; heartbeat_ms = 800; ", WORKER("ready")));
+    cr_expect(eq(int, command("{\"command\":\"reload\"}", &text), CONTROL_REPLY), "%s", buf_str(&text));
+    cr_expect(eq(str, (char *)status_text(status_child(service_status(), "controller"), "state"), "ready"));
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
 Test(supervisor_change, an_heir_that_fails_leaves_its_forerunner_and_is_told)
 {
     BUF_LOCAL text = BUF_INIT;

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from service import CEILING, Service, Unix, run, script_file, scratch, scripted, until
+from service import CEILING, Service, Unix, free_port, run, script_file, scratch, scripted, until
 
 FOLDER = scratch()
 # An answer that names its script, and one that goes on until it is told to stop.
@@ -45,6 +45,23 @@ class Stream:
         self.thread.join(CEILING)
         assert not self.error, self.error
         assert self.result.count(b"tick ") == ticks and self.result.rstrip().endswith(b"data: [DONE]"), self.result[-500:]
+
+
+class Command:
+    """A command that waits for its end."""
+
+    def __init__(self, s, *words):
+        self.got = None
+        self.thread = threading.Thread(target=self.wait, args=(s, words), daemon=True)
+        self.thread.start()
+
+    def wait(self, s, words):
+        self.got = s.command(*words)
+
+    def result(self):
+        self.thread.join(CEILING)
+        assert self.got, "the command is never answered"
+        return self.got
 
 
 def test_what_can_change_as_it_runs_changes_without_a_new_process():
@@ -271,17 +288,20 @@ def test_the_longest_unused_model_makes_room():
     on_demand = 'load = "on-demand"; keep_alive = -1;'
     models = ",".join(scripted(n, A, on_demand) for n in ("m1", "m2", "m3"))
     with Service(models=models, supervisor="heartbeat_ms = 50;") as s:
+        def use(name):
+            """Asks it, until its beats tell of that."""
+            before = s.stats(model=name).get("generated_tokens", 0)
+            assert s.answer("x", model=name) == "from a"
+            until("it is idle", lambda: s.stats(model=name).get("generated_tokens", 0) > before and s.stats(model=name)["idle_ms"] > 0)
         sizes = []
         for name in ("m1", "m2", "m3"):         # loaded once, each is known by its size
-            assert s.answer("x", model=name) == "from a"
-            until("it is idle", lambda n=name: s.stats(model=n).get("idle_ms", 0) > 0)
+            use(name)
             sizes.append(s.child("worker", model=name)["rss_kb"] / 1024)
             assert s.command("unload", name)[0] == 0
         code, text = s.reload(models=models, supervisor=f"heartbeat_ms = 50; memory_mb = {int(sum(sizes) * 0.85)};")
         assert code == 0, text
         for name in ("m1", "m2", "m1", "m3"):
-            assert s.answer("x", model=name) == "from a"
-            until("it is idle", lambda n=name: s.stats(model=n).get("idle_ms", 0) > 0)
+            use(name)
         assert s.child("worker", model="m2")["state"] == "stopped", "m1 was used after m2"
         assert s.child("worker", model="m1")["state"] == s.child("worker", model="m3")["state"] == "ready"
         assert "m2 is unloaded to make room for m3" in s.log()
@@ -293,6 +313,73 @@ def test_a_model_that_can_never_fit_says_so():
         assert status == 503 and "memory_mb" in body["error"]["message"], body
         assert s.child("worker", model="big")["state"] == "failed"
         assert s.answer("x") == "from a"
+        assert s.command("reload")[0] == 0
+        assert s.child("worker", model="big")["state"] == "stopped"
+        code, text = s.command("load", "big")
+        assert code == 1 and "memory_mb" in text, text
+
+
+def test_a_load_while_a_replica_drains_loses_no_process():
+    with Service(models=scripted("m", LONG, "replicas = 2;")) as s:
+        stream = Stream(s)
+        unload = Command(s, "unload", "m")
+        until("one has ended, the other drains", lambda: sorted(c["state"] for c in s.children() if c["role"] == "worker") == ["draining", "stopped"])
+        load = Command(s, "load", "m")
+        assert load.result() == (0, "m is loaded\n")
+        stream.whole()
+        assert "again" in unload.result()[1]
+        assert sorted(s.processes()) == sorted([s.process.pid] + [c["pid"] for c in s.children()])
+        assert s.answer("x") == "short"
+
+
+def test_replicas_are_added_to_a_model_that_was_loaded_by_command():
+    with Service(models=scripted("m", A, 'load = "manual";')) as s:
+        assert s.reload(models=scripted("m", A, 'load = "manual"; replicas = 2;'))[0] == 0
+        assert [c["state"] for c in s.children() if c["role"] == "worker"] == ["stopped"] * 2
+        assert s.command("load", "m")[0] == 0
+        assert s.reload(models=scripted("m", A, 'load = "manual"; replicas = 3;'))[0] == 0
+        assert [c["state"] for c in s.children() if c["role"] == "worker"] == ["ready"] * 3
+
+
+def test_commands_are_answered_when_others_cross_them():
+    slow = script_file(FOLDER, "slower", load_ms=60000, play=["x"])
+    with Service(models=scripted("m", slow, 'load = "manual";')) as s:
+        load = Command(s, "load", "m")
+        until("it loads", lambda: s.child("worker")["state"] == "loading")
+        assert s.command("unload", "m") == (0, "m is unloaded\n")
+        assert load.result() == (1, "fastchat: m was unloaded again meanwhile\n")
+        s.configure(models=scripted("m", slow))
+        reload = Command(s, "reload")
+        until("it loads", lambda: s.child("worker")["state"] == "loading")
+        s.stop()
+        code, text = reload.result()
+        assert code == 1 and "the service stops" in text, text
+
+
+def test_an_always_model_that_drains_is_loaded_again():
+    with Service(models=scripted("m", LONG, 'load = "manual";')) as s:
+        assert s.command("load", "m")[0] == 0
+        stream = Stream(s)
+        unload = Command(s, "unload", "m")
+        until("it drains", lambda: s.child("worker")["state"] == "draining")
+        assert s.reload(models=scripted("m", LONG))[0] == 0
+        assert unload.result()[0] == 0
+        stream.whole()
+        assert s.child("worker")["state"] == "ready"
+
+
+def test_a_model_that_changes_while_it_is_unloaded_is_loaded_as_it_is_now():
+    with Service(models=scripted("m", LONG)) as s:
+        stream = Stream(s)
+        unload = Command(s, "unload", "m")
+        until("it drains", lambda: s.child("worker")["state"] == "draining")
+        assert s.reload(models=scripted("m", A, f'listen = "127.0.0.1:{free_port()}";'))[0] == 0
+        stream.whole()
+        assert unload.result()[0] == 0
+        assert s.command("load", "m")[0] == 0
+        loaded = pids(s)
+        assert s.answer("x") == "from a"
+        assert s.command("reload")[0] == 0 and pids(s) == loaded
 
 
 run(globals())

@@ -132,7 +132,8 @@ def test_a_program_that_can_not_start_changes_nothing():
 
         def act():
             for text, want in (("#!/bin/sh\necho too new for this machine >&2\nexit 3\n", "too new for this machine"),
-                               ("this is no program", "fastchatd"), ("#!/bin/sh\nkill -SEGV $$\n", "signal 11")):
+                               ("this is no program", "fastchatd"), ("#!/bin/sh\nkill -SEGV $$\n", "signal 11"),
+                               ("#!/bin/sh\nexit 0\n", "exit code 0")):
                 exchange(s.programs, "fastchatd", text)
                 code, said = s.command("upgrade")
                 assert code == 1 and want in said, said
@@ -191,6 +192,52 @@ def test_a_child_that_dies_during_an_upgrade_comes_back():
                     os.kill(c["pid"], signal.SIGKILL)
             until("all is well", lambda: [c["state"] for c in s.children() if not c.get("change")] == ["ready"] * 3)
             until("it answers", lambda: s.chat("x")[0] == 200)
+
+
+def test_a_taken_address_does_not_end_an_upgraded_service():
+    with Service(models=MODEL, programs=programs()) as s, Service() as other:
+        s.configure(models=MODEL, api="processes = 2;", listen=f', {{ address = "127.0.0.1:{other.port}"; }}')
+        code, text = s.command("upgrade")
+        assert code == 1 and f"127.0.0.1:{other.port} is in use" in text, text
+        assert s.answer("x") == "short"
+        assert s.reload(models=MODEL)[0] == 0
+        assert s.command("upgrade")[0] == 0
+        assert s.answer("x") == "short"
+
+
+def test_what_needs_a_new_service_stops_an_upgrade():
+    with Service(models=MODEL, programs=programs()) as s:
+        before = pids(s)
+        s.configure(models=MODEL, supervisor='group = "daemon";')
+        code, text = s.command("upgrade")
+        assert code == 1 and "supervisor.group" in text, text
+        assert pids(s) == before
+
+
+def test_a_long_step_that_was_announced_outlives_an_upgrade():
+    step = script_file(FOLDER, "step", play=["a", {"wait_ms": 6000}, "b"])
+    with Service(models=scripted("m", step), supervisor="start_s = 1; heartbeat_ms = 50; heartbeat_limit_ms = 500;", programs=programs()) as s:
+        with s.stream("x") as r:
+            while b'"content":"a"' not in r.readline():
+                pass
+            until("it is busy", lambda: s.stats()["running"] == 1)
+            assert s.command("upgrade")[0] == 0
+            rest = r.read()
+        assert b'"content":"b"' in rest and rest.rstrip().endswith(b"[DONE]"), rest
+
+
+def test_whoever_waits_for_a_reload_is_answered_by_the_next_image():
+    slow = script_file(FOLDER, "slow", load_ms=3000, play=["x"])
+    with Service(models=MODEL, programs=programs()) as s:
+        s.configure(models=MODEL + "," + scripted("n", slow))
+        got = []
+        thread = threading.Thread(target=lambda: got.append(s.command("reload")), daemon=True)
+        thread.start()
+        until("it loads", lambda: (s.child("worker", model="n") or {}).get("state") == "loading")
+        assert s.command("upgrade")[0] == 0
+        thread.join(CEILING)
+        assert got == [(0, "the configuration is in force\n")], got
+        assert s.answer("x", model="n") == "x"
 
 
 # --- systemd, played by the test
