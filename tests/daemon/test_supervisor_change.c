@@ -60,12 +60,12 @@ Test(supervisor_change, a_reload_while_the_controller_drains_makes_another_one)
     struct service s;
 
     setenv("FAKE_CONTROLLER", "stubborn", 1);
-    service_start(&s, SERVICE("replace_s = 1; stop_s = 1; ", WORKER("ready")));
+    service_start(&s, SERVICE("replace_s = 1; drain_s = 1; stop_s = 1; ", WORKER("ready")));
     service_up(&s, "controller is ready");
-    write_config(SERVICE("replace_s = 1; stop_s = 1; heartbeat_ms = 900; ", WORKER("ready")));
+    write_config(SERVICE("replace_s = 1; drain_s = 1; stop_s = 1; heartbeat_ms = 900; ", WORKER("ready")));
     kill(s.pid, SIGHUP);
     service_wait(&s, "controller drains: another one takes its place then");
-    write_config(SERVICE("replace_s = 1; stop_s = 1; heartbeat_ms = 800; ", WORKER("ready")));
+    write_config(SERVICE("replace_s = 1; drain_s = 1; stop_s = 1; heartbeat_ms = 800; ", WORKER("ready")));
     cr_expect(eq(int, command("{\"command\":\"reload\"}", &text), CONTROL_REPLY), "%s", buf_str(&text));
     cr_expect(eq(str, (char *)status_text(status_child(service_status(), "controller"), "state"), "ready"));
     cr_expect(eq(int, service_stop(&s), 0));
