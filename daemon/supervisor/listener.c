@@ -1,6 +1,7 @@
 #include "daemon/supervisor/listener.h"
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 
 enum { BACKLOG = 1024 };
 
@@ -128,6 +130,22 @@ static int set_mode(struct listener *k, mode_t mode, gid_t group, struct err *er
     return 0;
 }
 
+/* Children of a supervisor that was killed die with it, but the kernel takes a
+ * while to tear down a large one, and its sockets last until then. */
+static int bind_patiently(const struct listeners *l, const struct address *address, mode_t mode, gid_t group, int *ret,
+                          struct err *err)
+{
+    const struct timespec pause = { .tv_nsec = 20000000 };
+    int r;
+
+    while ((r = address_listen(address, BACKLOG, mode, group, ret, err)) == -EADDRINUSE &&
+           clock_mono_us() < l->patient_until_us) {
+        err_clear(err);
+        nanosleep(&pause, NULL);
+    }
+    return r;
+}
+
 int listener_get(struct listeners *l, const struct address *address, mode_t mode, gid_t group,
                  struct listener **ret, struct err *err)
 {
@@ -147,7 +165,7 @@ int listener_get(struct listeners *l, const struct address *address, mode_t mode
         *ret = listener_share(k);
         return 0;
     }
-    r = address_listen(address, BACKLOG, mode, group, &fd, err);
+    r = bind_patiently(l, address, mode, group, &fd, err);
     if (r == 0)
         r = add(l, address, fd, &k, err);
     if (r)

@@ -41,6 +41,7 @@ struct listener {
 
 struct listeners {
     struct listener *first;
+    uint64_t patient_until_us;  /* whoever crashed before us may still hold an address */
     bool ending;                /* the service stops: what systemd keeps is kept */
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,11 +52,20 @@ static int held(const char *path, int fd, struct err *err)
     return err_set(err, -EBUSY, "fastchatd runs already in %s (pid %d)", path, pid);
 }
 
-int runtime_dir_open(const char *path, int *ret_lock, struct err *err)
+void runtime_dir_leave(int lock)
+{
+    /* Before the lock goes: afterwards the file may be another's. */
+    if (lock >= 0 && ftruncate(lock, 0) < 0)
+        log_warning("supervisor.lock: %s", strerror(errno));
+    fd_close(lock);
+}
+
+int runtime_dir_open(const char *path, int *ret_lock, bool *ret_crashed, struct err *err)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     CLEANUP(fd_close) int fd = -1;
     char name[PATH_MAX];
+    struct stat st;
     int r;
 
     if (mkdir(path, folder_mode(path)) < 0 && errno != EEXIST)
@@ -70,6 +80,7 @@ int runtime_dir_open(const char *path, int *ret_lock, struct err *err)
         return err_errno(err, -errno, "%s", name);
     if (fcntl(fd, F_SETLK, &lock) < 0)
         return errno == EAGAIN || errno == EACCES ? held(path, fd, err) : err_errno(err, -errno, "%s", name);
+    *ret_crashed = fstat(fd, &st) == 0 && st.st_size > 0;
     if (ftruncate(fd, 0) < 0 || dprintf(fd, "%d\n", (int)getpid()) < 0)
         return err_errno(err, -errno, "%s", name);
     *ret_lock = STEAL_FD(fd);

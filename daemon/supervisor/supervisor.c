@@ -24,7 +24,7 @@
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
-enum { ACCURACY_US = 1000, HURRY_US = 1000000, TICK_US = 1000000 };
+enum { ACCURACY_US = 1000, HURRY_US = 1000000, TICK_US = 1000000, PATIENT_US = 5000000 };
 
 /* ---- news ---- */
 
@@ -318,12 +318,14 @@ static int make_loop(struct supervisor *s, struct err *err)
 /* A new service: its folder, its sockets, its units. */
 static int begin(struct supervisor *s, struct err *err)
 {
-    int r = runtime_dir_open(config_str(s->config, SUPERVISOR_runtime_dir), &s->lock, err);
+    bool crashed = false;
+    int r = runtime_dir_open(config_str(s->config, SUPERVISOR_runtime_dir), &s->lock, &crashed, err);
 
     if (r == 0)
         r = make_loop(s, err);
     if (r)
         return r;
+    s->listeners.patient_until_us = crashed ? s->started_us + PATIENT_US : 0;
     listeners_inherit(&s->listeners);
     r = admin_open(s, -1, &s->admin, err);
     if (r == 0)
@@ -369,7 +371,7 @@ static void supervisor_fini(struct supervisor *s)
     sd_event_source_disable_unref(s->tick);
     sd_event_source_disable_unref(s->stop_timer);
     sd_event_unref(s->event);
-    fd_close(s->lock);
+    runtime_dir_leave(s->lock);
     config_free(s->config);
     free(s);
 }
