@@ -803,14 +803,34 @@ def test_a_taken_port_is_one_clear_line_and_an_exit_code():
                 assert not of_group(s.dir)
 
 
-def test_a_service_that_can_not_go_on_says_so_with_its_exit_code_whatever_comes_later():
+def test_a_service_that_can_not_go_on_exits_with_1_whatever_signal_comes_later():
     for _ in range(ROUNDS):
         with Busy(models=scripted("m", script_file(TMP, "good", play=["fine"])), supervisor="restart_budget = 0;") as s:
             os.kill(s.child("controller")["pid"], signal.SIGKILL)
-            s.process.send_signal(signal.SIGTERM)
-            first = "SIGTERM" in s.log().split("is failed")[0]
-            code = s.process.wait(CEILING)
-            assert code == (0 if first and "cannot go on" not in s.log() else 1), (code, s.log())
+            until("it says that it can not go on", lambda: "cannot go on" in s.log())       # pylint: disable=cell-var-from-loop
+            with contextlib.suppress(ProcessLookupError):
+                s.process.send_signal(signal.SIGTERM)
+            assert s.process.wait(CEILING) == 1, s.log()
+
+
+def test_a_service_without_standard_descriptors_serves():
+    with Busy(models=scripted("m", script_file(TMP, "good", play=["fine"]))) as s:
+        s.stop()
+        s.process = subprocess.Popen([os.path.join(BUILD, "fastchatd"), "-c", s.config], env=s.env, cwd=s.dir, close_fds=False,
+                                     preexec_fn=lambda: [os.close(fd) for fd in (0, 1, 2)])
+        s.wait_ready()
+        assert s.answer("x") == "fine"
+
+
+def test_health_turns_to_503_while_the_only_model_is_frozen_or_dead_and_back():
+    with Busy(models=scripted("m", script_file(TMP, "slow-to-load", load_ms=1500, play=["fine"])), supervisor=PATIENT) as s:
+        for sig in (signal.SIGKILL, signal.SIGSTOP):
+            assert s.request("GET", "/health")[0] == 200
+            os.kill(s.child("worker")["pid"], sig)
+            until("health is bad", lambda: s.request("GET", "/health")[0] == 503)
+            assert s.request("GET", "/livez")[0] == 200
+            until("health is good again", lambda: s.request("GET", "/health")[0] == 200)
+            assert s.answer("x") == "fine"
 
 
 if __name__ == "__main__":
