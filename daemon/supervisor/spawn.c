@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { EXIT_NO_PROGRAM = 127 };
+enum { EXIT_NO_PROGRAM = 127, CLOSE_MS = 1000 };
 
 /* What systemd said to the parent is not for the children. */
 static const char *const private_variables[] = {
@@ -52,15 +53,33 @@ static _Noreturn void become(const char *program, const char *const *argv, int c
     _exit(EXIT_NO_PROGRAM);
 }
 
+/* Until the child has closed what it inherited, it holds a copy of every socket
+ * of ours, and the address of one that we close meanwhile stays in use. It says
+ * so by closing its end of a pipe like the rest. */
+static void wait_until_closed(int fd)
+{
+    struct pollfd p = { .fd = fd };
+
+    while (poll(&p, 1, CLOSE_MS) < 0 && errno == EINTR)
+        continue;
+}
+
 pid_t spawn(const char *program, const char *const *argv, int channel)
 {
-    pid_t parent = getpid();
-    pid_t pid = fork();
+    pid_t parent = getpid(), pid;
+    int said[2], r;
 
+    if (pipe2(said, O_CLOEXEC) < 0)
+        return -errno;
+    pid = fork();
+    r = pid < 0 ? -errno : pid;
     if (pid == 0)
         become(program, argv, channel, parent);
-    if (pid < 0)
-        return -errno;
-    setpgid(pid, pid);          /* whoever comes first; a kill may follow at once */
-    return pid;
+    close(said[1]);
+    if (pid > 0) {
+        setpgid(pid, pid);      /* whoever comes first; a kill may follow at once */
+        wait_until_closed(said[0]);
+    }
+    close(said[0]);
+    return r;
 }
