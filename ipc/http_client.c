@@ -420,9 +420,11 @@ static int on_headers_complete(llhttp_t *p)
     struct call *call = conn->call;
     bool is_head = call->is_head;
 
-    if (p->status_code < 200) {         /* not yet the answer */
+    if (p->status_code < 100 || p->status_code == 101)
+        return -1;                      /* no status; a switch that nobody asked for */
+    if (p->status_code < 200) {         /* not yet the answer, and never with a body */
         buf_clear(&call->headers);
-        return 0;
+        return 1;
     }
     call->has_head = true;
     call->status = p->status_code;

@@ -460,6 +460,9 @@ Test(http_client, what_is_no_http_or_another_protocol_is_an_error)
         { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", -ECONNRESET },
         { "HTTP/1.1 200 OK\r\nContent-Le", -ECONNRESET },
         { "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nabc", -EPROTO },
+        { "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", -EPROTO },
+        { "HTTP/1.1 10 Continue\r\n\r\nhello", -EPROTO },
+        { "HTTP/1.1 100 Continue\r\nContent-Length: 5\r\n\r\nhello", -EPROTO },
     };
     struct address a;
     char to[64];
