@@ -38,7 +38,7 @@ enum { ENGINE_BUSY = 1, ENGINE_TOP_LOGPROBS = 20, ENGINE_MAX_STOPS = 64 };
 /* Signs of life of the engine's thread, read by the worker's heartbeat. The
  * caller owns it; it must outlive the engine. */
 struct engine_pulse {
-    _Atomic uint64_t beats;         /* grows between layers, loaded tensors, steps */
+    _Atomic uint64_t beats;         /* grows between parts of layers, loaded tensors, steps */
     _Atomic uint64_t busy_until_us; /* monotonic; no beat is due before */
     _Atomic bool idle;              /* nothing to do: no beat is due */
 };
