@@ -14,13 +14,7 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 
-/* The sockets that the new configuration needs, held until its units have them. */
-struct holds {
-    struct listener *kept[CONFIG_MAX_LISTENERS + 1];
-    size_t n;
-};
-
-static int hold(struct supervisor *s, struct holds *h, const char *address, mode_t mode, gid_t group, struct err *err)
+static int hold(struct supervisor *s, struct held *h, const char *address, mode_t mode, gid_t group, struct err *err)
 {
     struct address a;
     int r = address_parse(address, &a, err);
@@ -31,7 +25,7 @@ static int hold(struct supervisor *s, struct holds *h, const char *address, mode
     return r;
 }
 
-static int hold_all(struct supervisor *s, const struct config *c, struct holds *h, struct err *err)
+static int hold_all(struct supervisor *s, const struct config *c, struct held *h, struct err *err)
 {
     const char *tcp = config_str(c, CONTROLLER_listen);
     int r = tcp ? hold(s, h, tcp, 0, (gid_t)-1, err) : 0;
@@ -44,7 +38,7 @@ static int hold_all(struct supervisor *s, const struct config *c, struct holds *
     return r;
 }
 
-static void let_go(struct supervisor *s, struct holds *h)
+void reload_let_go(struct supervisor *s, struct held *h)
 {
     while (h->n)
         listener_put(&s->listeners, h->kept[--h->n]);
@@ -61,7 +55,7 @@ static void log_faults(const char *text)
     log_event(LOG_ERR, "reload", NULL, "the new configuration is not used; the one in force stays");
 }
 
-static int read_new(struct supervisor *s, struct holds *h, struct config **ret, struct buf *text)
+static int read_new(struct supervisor *s, struct held *h, struct config **ret, struct buf *text)
 {
     CLEANUP(config_free) struct config *c = NULL;
     const struct config_row *row;
@@ -80,7 +74,7 @@ static int read_new(struct supervisor *s, struct holds *h, struct config **ret, 
 
 int reload(struct supervisor *s, struct buf *text)
 {
-    struct holds h = { 0 };
+    struct held h = { 0 };
     struct config *c = NULL;
     struct err err = { 0 };
 
@@ -89,7 +83,7 @@ int reload(struct supervisor *s, struct buf *text)
         return -EINVAL;
     }
     if (read_new(s, &h, &c, text)) {
-        let_go(s, &h);
+        reload_let_go(s, &h);
         log_faults(buf_str(text));
         return -EINVAL;
     }
@@ -100,11 +94,12 @@ int reload(struct supervisor *s, struct buf *text)
     config_free(s->config);
     s->config = c;
     supervisor_use_config(s);
+    reload_let_go(s, &s->held);
+    s->held = h;
     if (fleet_fit(s, &err)) {
         log_event(LOG_ERR, "reload", NULL, "%s", err_text(&err));
         reload_trouble(s, "%s", err_text(&err));
     }
-    let_go(s, &h);
     return 0;
 }
 
@@ -124,6 +119,8 @@ void reload_turn(struct supervisor *s)
     if (!s->reloading || !fleet_is_settled(s))
         return;
     s->reloading = false;
+    reload_let_go(s, &s->held);
+    listeners_trim(&s->listeners);      /* what was held over an upgrade */
     sd_notify(0, "READY=1");
     log_event(LOG_NOTICE, "reload", NULL, "the configuration is in force%s", s->troubles.len ? ", with faults" : "");
 }

@@ -362,6 +362,7 @@ static void supervisor_fini(struct supervisor *s)
     upgrade_free(s->upgrade);
     for (size_t i = s->n_units; i-- > 0;)
         unit_free(s->units[i]);
+    reload_let_go(s, &s->held);
     listeners_trim(&s->listeners);
     free(s->units);
     buf_fini(&s->told_models);

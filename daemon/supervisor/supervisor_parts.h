@@ -14,6 +14,12 @@ struct upgrade;
 /* The order in which a service stops. */
 enum stop_phase { STOP_NOT, STOP_API, STOP_WORKERS, STOP_CONTROLLER, STOP_DONE };
 
+/* The sockets that a new configuration needs, until its units have them. */
+struct held {
+    struct listener *kept[CONFIG_MAX_LISTENERS + 1];
+    size_t n;
+};
+
 struct supervisor {
     struct config *config;      /* in force; a reload puts another one here */
     const struct supervisor_options *options;
@@ -31,6 +37,7 @@ struct supervisor {
     struct buf told_models, told_line;      /* what they heard last */
     bool announced;             /* READY=1 is said */
     bool reloading;             /* RELOADING=1 is said, and READY=1 is due */
+    struct held held;           /* while reloading */
     struct buf troubles;        /* of the reload that goes on, a line each */
 
     enum stop_phase phase;
@@ -109,6 +116,7 @@ int reload(struct supervisor *s, struct buf *text);
 void reload_trouble(struct supervisor *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Says READY=1 when a reload is done. */
 void reload_turn(struct supervisor *s);
+void reload_let_go(struct supervisor *s, struct held *h);
 
 /* upgrade.c: the program of now in place of the one that runs. It is tried in
  * a process of its own first. 0 or -errno with a sentence; when it succeeds this
