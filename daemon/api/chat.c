@@ -743,9 +743,10 @@ static void tick(struct chat *chat, uint64_t now)
 
 void chat_tick(struct api *api)
 {
-    uint64_t now = clock_mono_us();
+    uint64_t now;
 
     chat_look(api);
+    now = clock_mono_us();      /* not before those that it lets go on have asked */
     for (struct chat *chat = api->chats, *next; chat; chat = next) {
         next = chat->next;
         tick(chat, now);

@@ -473,7 +473,7 @@ async def a_worker_that_drains_or_loads_sends_its_requests_on(w):
         assert (await w.chat()).status == 200
 
 
-a_worker_that_drains_or_loads_sends_its_requests_on.settings = {"heartbeat_ms": 20}
+a_worker_that_drains_or_loads_sends_its_requests_on.settings = {"heartbeat_ms": 20, "wait_s": 600}
 
 
 @case
