@@ -242,12 +242,12 @@ static void start_all(struct supervisor *s, const char *model)
             unit_start(s->units[i]);
 }
 
-static void cannot_fit(struct supervisor *s, const char *model, int64_t need, int64_t budget)
+static void cannot_fit(struct supervisor *s, const char *model, int64_t need, int64_t room)
 {
     for (size_t i = 0; i < s->n_units; i++)
         if (is_of(s->units[i], model) && s->units[i]->wanted)
-            unit_refuse(s->units[i], "needs about %" PRIi64 " MB, and supervisor.memory_mb leaves %" PRIi64
-                        " MB to models that can be unloaded", need / 1024, budget / 1024);
+            unit_refuse(s->units[i], "needs about %" PRIi64 " MB, and the models that stay loaded leave %" PRIi64
+                        " MB of supervisor.memory_mb", need / 1024, room / 1024);
 }
 
 /* False: it has to wait. */
@@ -259,7 +259,7 @@ static bool make_room(struct supervisor *s, const char *model)
     if (!m.budget || m.taken + m.leaving + m.need <= m.budget)
         return true;
     if (m.fixed + m.need > m.budget) {
-        cannot_fit(s, model, m.need, m.budget - m.fixed);
+        cannot_fit(s, model, m.need, m.budget > m.fixed ? m.budget - m.fixed : 0);
         return false;
     }
     victim = m.taken + m.need > m.budget ? longest_unused(s) : NULL;

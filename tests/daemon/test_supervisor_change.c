@@ -134,6 +134,23 @@ Test(supervisor_change, load_and_unload_answer_when_it_is_done)
     service_free(&s);
 }
 
+Test(supervisor_change, one_that_was_unloaded_and_then_had_no_room_starts_after_a_reload_that_gives_it)
+{
+    BUF_LOCAL text = BUF_INIT;
+    struct service s;
+
+    service_start(&s, SERVICE("memory_mb = 1; ", WORKER("ready.m")));       /* nobody knows yet what it takes */
+    service_up(&s, "worker ready.m/0 is ready");
+    cr_expect(eq(int, command("{\"command\":\"unload\",\"model\":\"ready.m\"}", &text), CONTROL_REPLY));
+    cr_expect(eq(int, command("{\"command\":\"load\",\"model\":\"ready.m\"}", &text), CONTROL_ERROR));
+    cr_expect(strstr(buf_str(&text), " MB, and the models that stay loaded leave 1 MB of supervisor.memory_mb") != NULL, "%s", buf_str(&text));
+    write_config(SERVICE("", WORKER("ready.m")));
+    cr_expect(eq(int, command("{\"command\":\"reload\"}", &text), CONTROL_REPLY), "%s", buf_str(&text));
+    cr_expect(eq(str, (char *)status_text(status_child(service_status(), "ready.m"), "state"), "ready"));
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
 Test(supervisor_change, commands_that_make_no_sense_are_refused)
 {
     static const struct { const char *json, *want; } cases[] = {
