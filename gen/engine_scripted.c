@@ -72,6 +72,7 @@ struct engine_seq {
     enum seq_state state;
     bool paused, announced;     /* announced: its due time is in pulse->busy_until_us */
     uint64_t due_us;
+    uint64_t waited_us;         /* when its last wait ends or should have ended */
     uint32_t slot;
 
     struct place stack[SCRIPT_NESTING + 1];
@@ -432,7 +433,12 @@ static void play_clock(struct scripted *s, struct engine_seq *q)
 
 static void play_wait(struct scripted *s, struct engine_seq *q, const struct script_step *step)
 {
-    q->due_us = (clock_mono_us() + step->wait.us + STEP_US - 1) / STEP_US * STEP_US;
+    uint64_t now = clock_mono_us(), late = now - q->waited_us;
+
+    /* From when the last wait should have ended, unless that is long ago: else
+     * sequences that were late together once would be due together ever after. */
+    q->waited_us = now + step->wait.us - (late < step->wait.us / 2 ? late : 0);
+    q->due_us = (q->waited_us + STEP_US - 1) / STEP_US * STEP_US;
     q->announced = step->wait.announced;
     announce(s, q);
     heap_add(s, q);

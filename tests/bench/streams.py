@@ -27,7 +27,7 @@ def counting(n, wait_ms):
     return play
 
 
-def measure(streams, seconds, workers=1, processes=1, threads=1, straight=0, tokens=100, wait_ms=100, opening=64):
+def measure(streams, seconds, workers=1, processes=1, threads=1, straight=0, tokens=100, wait_ms=100, opening=64, gather_us=0):
     """bench-streams on a service of its own; (exit code, what it printed)."""
     script = script_file(scratch(), "count", play=counting(tokens, wait_ms), context_length=64 * tokens)
     parallel = (streams + straight + workers - 1) // workers
@@ -36,7 +36,8 @@ def measure(streams, seconds, workers=1, processes=1, threads=1, straight=0, tok
         api += f"processes = {processes}; "
     with Service(models=scripted("m", script, f"replicas = {workers}; parallel = {parallel + 50}; queue = 1000;"), api=api) as s:
         args = ["--api", f"127.0.0.1:{s.port}", "--model", "m", "--tokens", str(tokens), "--streams", str(streams),
-                "--seconds", str(seconds), "--straight", str(straight), "--threads", str(threads), "--opening", str(opening)]
+                "--seconds", str(seconds), "--straight", str(straight), "--threads", str(threads), "--opening", str(opening),
+                "--gather-us", str(gather_us)]
         for c in s.children():
             args += ["--process", f"{c['role']}:{c['pid']}"]
             if c["role"] == "worker":
@@ -54,12 +55,13 @@ def main():
     p.add_argument("--threads", type=int, default=1, help="of the client")
     p.add_argument("--straight", type=int, default=90, help="streams past the api, for comparison")
     p.add_argument("--tokens", type=int, default=200, help="of one stream")
-    p.add_argument("--wait-ms", type=int, default=99, help="between two tokens of a stream")
+    p.add_argument("--wait-ms", type=int, default=100, help="between two tokens of a stream")
     p.add_argument("--opening", type=int, default=64, help="streams that are being opened at a time")
+    p.add_argument("--gather-us", type=int, default=1000, help="how often the client looks for events; 0: it is woken by each")
     a = p.parse_args()
     print("# " + __doc__.strip().replace("\n", "\n# "))
     print("what,value,unit", flush=True)
-    code, text = measure(a.streams, a.seconds, a.workers, a.processes, a.threads, a.straight, a.tokens, a.wait_ms, a.opening)
+    code, text = measure(a.streams, a.seconds, a.workers, a.processes, a.threads, a.straight, a.tokens, a.wait_ms, a.opening, a.gather_us)
     print(text, end="")
     sys.exit(code)
 
