@@ -373,12 +373,12 @@ static void write_token(struct json_writer *w, struct engine *e, int32_t id, flo
     json_knum(w, "logprob", (double)logprob);
 }
 
-static void write_logprobs(struct json_writer *w, struct engine *e, const struct engine_event *ev)
+static void write_logprobs(struct json_writer *w, struct engine *e, const struct engine_token *tokens, size_t n)
 {
     json_key(w, "logprobs");
     json_open(w, '[');
-    for (size_t i = 0; i < ev->n_tokens; i++) {
-        const struct engine_token *t = &ev->tokens[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct engine_token *t = &tokens[i];
 
         json_open(w, '{');
         write_token(w, e, t->id, t->logprob);
@@ -395,24 +395,54 @@ static void write_logprobs(struct json_writer *w, struct engine *e, const struct
     json_close(w, ']');
 }
 
-static void write_output(struct generation *g, const struct engine_event *ev)
+/* What fits a line that everybody reads: where this loop was behind, much may
+ * have come together. */
+enum { LINE_TEXT = 65536, LINE_TOKENS = 128 };
+
+static size_t whole_characters(const char *text, size_t len, size_t most)
+{
+    size_t n = len < most ? len : most;
+
+    while (n < len && n > most - 4 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+static void write_part(struct generation *g, const char *text, size_t len, const struct engine_token *tokens, size_t n)
 {
     struct json_writer w = json_writer(&g->line);
 
-    if (!g->first_us)
-        g->first_us = clock_mono_us();
     json_open(&w, '{');
     json_key(&w, "text");
-    json_strn(&w, ev->text, ev->len);
+    json_strn(&w, text, len);
     json_key(&w, "tokens");
     json_open(&w, '[');
-    for (size_t i = 0; i < ev->n_tokens; i++)
-        json_int(&w, ev->tokens[i].id);
+    for (size_t i = 0; i < n; i++)
+        json_int(&w, tokens[i].id);
     json_close(&w, ']');
     if (g->logprobs)
-        write_logprobs(&w, g->job.worker->engine, ev);
+        write_logprobs(&w, g->job.worker->engine, tokens, n);
     json_close(&w, '}');
     write_line(g);
+}
+
+static void write_output(struct generation *g, const struct engine_event *ev)
+{
+    const struct engine_token *tokens = ev->tokens;
+    const char *text = ev->text;
+    size_t len = ev->len, n = ev->n_tokens;
+
+    if (!g->first_us)
+        g->first_us = clock_mono_us();
+    do {
+        size_t some = whole_characters(text, len, LINE_TEXT), few = n < LINE_TOKENS ? n : LINE_TOKENS;
+
+        write_part(g, text, some, tokens, few);
+        text += some;
+        len -= some;
+        n -= few;
+        tokens = n ? tokens + few : NULL;
+    } while (len || n);
 }
 
 static double ms_between(uint64_t from_us, uint64_t to_us)

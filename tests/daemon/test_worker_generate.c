@@ -174,6 +174,29 @@ Test(worker_generate, without_max_tokens_the_context_is_the_limit)
     rig_stop(&r);
 }
 
+/* As when the loop was behind and much came together. */
+Test(worker_generate, a_long_text_is_cut_into_lines_between_characters)
+{
+    enum { PIECES = 40000 };
+    BUF_LOCAL script = BUF_INIT;
+    BUF_LOCAL want = BUF_INIT;
+    struct rig r;
+    struct told t;
+
+    buf_addc(&want, 'x');
+    for (int i = 0; i < PIECES; i++)
+        buf_adds(&want, "\u20ac\xf0\x9f\x98\x80");
+    buf_printf(&script, "{\"play\":[\"%s\"]}", buf_str(&want));
+    rig_ready(&r, buf_str(&script), NULL);
+    t = ask(&r, "{\"prompt\":\"p\"}");
+    cr_expect(zero(int, strcmp(TEXT(t), buf_str(&want))));
+    cr_expect(gt(int, t.n_lines, 5), "%d lines", t.n_lines);
+    cr_expect(eq(int, t.completion_tokens, 1));
+    cr_expect(zero(ptr, strchr(strchr(buf_str(&t.tokens), ' ') + 1, ' ')), "its token is in one line");
+    told_fini(&t);
+    rig_stop(&r);
+}
+
 Test(worker_generate, stops_are_named_and_split_ones_are_found)
 {
     struct rig r;
