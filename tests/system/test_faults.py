@@ -9,12 +9,13 @@ TMP = scratch()
 
 
 def test_a_worker_s_death_with_a_second_replica_loses_no_request_that_had_not_begun():
-    slow = script_file(TMP, "slow-start", play=[{"wait_ms": 5000}, "Hello world"])
+    slow = script_file(TMP, "slow-start", rules=[{"match": "quick", "play": ["ok"]}], play=[{"wait_ms": 5000}, "Hello world"])
     with Service(models=scripted("m", slow, "replicas = 2;"), supervisor="heartbeat_ms = 50; restart_budget = 100;") as s:
         results = []
 
         def ask(i):
             results.append(s.chat("hi")[2]["choices"][0]["message"]["content"] if i % 2 else s.stream_text("hi")[:2])
+        until("the api knows both replicas", lambda: s.answer("quick") and all(s.stats(replica=r).get("generated_tokens") for r in (0, 1)))
         threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
         for t in threads:
             t.start()
