@@ -257,6 +257,7 @@ static int watch_signals(struct supervisor *s, struct err *err)
     sigaddset(&set, SIGCHLD);
     for (size_t i = 0; i < N; i++)
         sigaddset(&set, signals[i].number);
+    signal(SIGHUP, SIG_DFL);    /* nohup leaves it ignored, and then no reload would come */
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     for (size_t i = 0; r >= 0 && i < N; i++)

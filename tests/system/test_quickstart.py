@@ -12,6 +12,7 @@ def start():
     folder = scratch()
     log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")
     p = subprocess.Popen([os.path.join(SOURCE, "quickstart")], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
+                         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),      # nohup leaves it ignored, and a shell keeps that
                          env=dict(os.environ, RUNTIME_DIRECTORY=os.path.join(folder, "run")))
 
     def text():

@@ -230,6 +230,17 @@ def test_a_hangup_reloads():
         assert s.answer("x") == "from b"
 
 
+def test_a_hangup_reloads_also_a_service_that_nohup_started():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Service(models=scripted("m", A)) as s:
+            s.configure(models=scripted("m", B))
+            s.process.send_signal(signal.SIGHUP)
+            until("the new one answers", lambda: s.answer("x") == "from b")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_reloads_in_a_row_end_in_the_last_one():
     with Service(models=scripted("m", A)) as s:
         for i in range(12):
