@@ -214,21 +214,25 @@ static void conn_idle(struct http_conn *c)
 
 /* ---- writing ---- */
 
-/* What is written while the server gathers lies in c->out until the round ends. A chunk stays open for more; its size then takes the
- * place of the zeros in front of it, which may lead a size (RFC 9112, 7.1). */
+/* What is written while the server gathers lies in c->out until the round
+ * ends. A chunk stays open for more; its size then takes the place of the zeros
+ * in front of it, of which those that are left may lead it (RFC 9112, 7.1). */
 static const char open_size[] = "00000000\r\n";
 
 static void chunk_end(struct http_conn *c)
 {
-    char digits[9];
+    size_t size = c->out.len - c->chunk_at - (sizeof open_size - 1);
 
     if (!c->chunk_open)
         return;
     c->chunk_open = false;
-    snprintf(digits, sizeof digits, "%08zx", c->out.len - c->chunk_at - (sizeof open_size - 1));
     buf_adds(&c->out, "\r\n");
-    if (!c->out.failed)
-        memcpy(c->out.data + c->chunk_at, digits, 8);
+    if (c->out.failed) {
+        c->broken = true;
+        return;
+    }
+    for (char *digit = c->out.data + c->chunk_at + 8; size; size >>= 4)
+        *--digit = "0123456789abcdef"[size & 15];
 }
 
 static void drop_sent(struct http_conn *c)
@@ -326,7 +330,7 @@ static void conn_flush(struct http_conn *c)
     struct http_server *s = c->server;
 
     chunk_end(c);
-    while (conn_waiting(c)) {
+    while (conn_waiting(c) && !c->broken) {
         ssize_t n = send(c->io.fd, c->out.data + c->out_done, conn_waiting(c), MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
