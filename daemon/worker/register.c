@@ -288,11 +288,14 @@ static void send_registration(struct peer *p)
 
 /* ---- heartbeats ---- */
 
-/* Ours is asked anew at once; of a Python controller nobody can tell whether it
- * has forgotten, so the beat itself is tried again (contract 1.4). */
+/* While the watch of ours is open it has us in its table, whatever became of one
+ * call; without one it is asked anew at once. Of a Python controller nobody can
+ * tell whether it has forgotten, so the beat itself is tried again (contract 1.4). */
 static void beat_failed(struct peer *p)
 {
-    if (p->ours)
+    if (p->ours && p->watch)
+        beat_later(p);
+    else if (p->ours)
         back_off(p);
     else
         loop_timer_set(p->timer, BEAT_RETRY_MS * 1000);

@@ -28,7 +28,7 @@ LONG = os.environ.get("FASTCHAT_CHAOS") == "long"
 ROUNDS = 10 if LONG else 1
 N_KILLS = 1000 if LONG else 20
 SEED = int(os.environ.get("FASTCHAT_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
-LIMIT_MS = 12000 if SANITIZED else 3000
+LIMIT_MS = 12000 if SANITIZED else 4000
 PATIENT = (f"heartbeat_ms = 200; heartbeat_limit_ms = {LIMIT_MS}; restart_delay_ms = 20; restart_delay_max_ms = 300; "
            f"restart_budget = 1000; restart_reset_s = 1; drain_s = 2; start_s = {30 if SANITIZED else 6};")
 TMP = scratch()
