@@ -120,7 +120,7 @@ static void waiting_time(const cJSON *stats, char *out)
         span(ms / 1000, out, CELL);
 }
 
-/* "api", "worker smollm2/0" */
+/* "api", "api/1", "worker smollm2/0" */
 static void name_of(const cJSON *child, char *out)
 {
     const char *model = text_of(child, "model");
@@ -128,6 +128,8 @@ static void name_of(const cJSON *child, char *out)
 
     if (model[0] && replica >= 0)
         snprintf(out, CELL, "%s %s/%lld", text_of(child, "role"), model, (long long)replica);
+    else if (replica > 0)
+        snprintf(out, CELL, "%s/%lld", text_of(child, "role"), (long long)replica);
     else
         snprintf(out, CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
 }

@@ -58,10 +58,10 @@ static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
 {
     json_open(w, '{');
     json_kstr(w, "role", unit_role_name(u->role));
-    if (u->role == UNIT_WORKER) {
+    if (u->role == UNIT_WORKER)
         json_kstr(w, "model", u->model);
+    if (u->role == UNIT_WORKER || u->replica)
         json_kint(w, "replica", u->replica);
-    }
     if (u->gone || u->forerunner)
         json_kstr(w, "change", u->gone ? "leaving" : "taking over");
     json_kint(w, "pid", u->pid);

@@ -212,7 +212,7 @@ CHANGING = {
     "models": [{"name": "a", "load": "always"}, {"name": "b", "load": "on-demand"}, {"name": "c", "load": "manual"}],
     "children": [worker("a", state="draining", change="leaving"), worker("a", state="loading", change="taking over"),
                  worker("b", state="loading"), worker("c", state="stopped", pid=0),
-                 {"role": "api", "pid": 15, "state": "ready", "since_s": 9, "restarts": 0, "reason": "", "stats": {}}],
+                 {"role": "api", "replica": 1, "pid": 15, "state": "ready", "since_s": 9, "restarts": 0, "reason": "", "stats": {}}],
 }
 
 

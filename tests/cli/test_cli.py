@@ -139,7 +139,7 @@ class Reports(Case):
         self.assertRegex(lines[5], r"^worker a/0 +draining +always +3 s")
         self.assertRegex(lines[7], r"^worker b/0 +loading +on demand +3 s")
         self.assertRegex(lines[8], r"^worker c/0 +stopped +manual +3 s")
-        self.assertRegex(lines[9], r"^api +ready +- +9 s")
+        self.assertRegex(lines[9], r"^api/1 +ready +- +9 s")
         self.assertEqual(lines[11:], ["changing:", "  worker a/0: draining for 3 s: its running requests end first",
                                       "  worker a/0: loading for 3 s: it takes another one's place when it is ready",
                                       "  worker b/0: loading for 3 s", "", "no problems"])
