@@ -296,6 +296,7 @@ static void load_done(struct worker *w)
     w->engine = STEAL(w->opened);
     w->longest_token = longest_token(w->engine);
     w->idle_since_us = clock_mono_us();
+    rates_take(&w->rates, w->idle_since_us, 0, 0);      /* what comes before the first beat counts too */
     if (w->phase == WORKER_DRAINING)
         return;
     info = engine_info(w->engine);
