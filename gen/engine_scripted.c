@@ -72,7 +72,7 @@ struct engine_seq {
     enum seq_state state;
     bool paused, announced;     /* announced: its due time is in pulse->busy_until_us */
     uint64_t due_us;
-    uint64_t waited_us;         /* when its last wait ends or should have ended */
+    uint64_t waited_us;         /* when its last wait ends or should have ended; 0: it had none */
     uint32_t slot;
 
     struct place stack[SCRIPT_NESTING + 1];
@@ -433,7 +433,7 @@ static void play_clock(struct scripted *s, struct engine_seq *q)
 
 static void play_wait(struct scripted *s, struct engine_seq *q, const struct script_step *step)
 {
-    uint64_t now = clock_mono_us(), late = now - q->waited_us;
+    uint64_t now = clock_mono_us(), late = q->waited_us ? now - q->waited_us : 0;
 
     /* From when the last wait should have ended, unless that is long ago: else
      * sequences that were late together once would be due together ever after. */
