@@ -119,7 +119,7 @@ static const char *find_file(struct check *k, const struct config_value *v)
     const char *folder, *path;
 
     if (*v->s == '/')
-        return access(v->s, F_OK) == 0 ? v->s : NULL;
+        return access(v->s, F_OK) == 0 || errno == EACCES ? v->s : NULL;
     folder = own_folder(k, v->file);
     path = folder ? arena_printf(k->c->arena, "%s/%s", folder, v->s) : NULL;
     if (path && access(path, F_OK) == 0)
