@@ -337,6 +337,9 @@ void catalog_states(struct catalog *c, const cJSON *rows)
             take_state(m, row, first);
             first = false;
         }
+        if (first && m->known)
+            m->state = MODEL_STOPPED;           /* its workers are gone for good */
+        m->known |= !first;
         if (m->state != MODEL_STOPPED)
             m->want_us = 0;
     }

@@ -52,6 +52,7 @@ struct model {
     char **aliases;
     size_t n_aliases;
     bool configured;            /* false: known from the routing table only */
+    bool known;                 /* the supervisor has named a worker of it */
     int64_t queue, parallel, replicas;
 
     enum { MODEL_LOADING, MODEL_FAILED, MODEL_STOPPED } state;  /* when no worker serves it */

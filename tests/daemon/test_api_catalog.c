@@ -312,6 +312,21 @@ Test(api_catalog, a_new_alias_is_listed_once_whoever_hears_of_it_first)
     cr_expect(catalog_find(c, "x") == NULL);
 }
 
+Test(api_catalog, a_model_whose_workers_are_gone_for_good_is_not_waited_for)
+{
+    CLEANUP(catalog_free) struct catalog *c = make(MODELS);
+    struct api_error e = { 0 };
+
+    states(c, "[]");
+    cr_expect(catalog_comes(catalog_find(c, "m"), &e), "nobody has spoken of it yet");
+    states(c, "[{\"name\":\"m\",\"replica\":0,\"state\":\"loading\"}]");
+    cr_expect(catalog_comes(catalog_find(c, "m"), &e));
+    states(c, "[]");
+    e = (struct api_error){ 0 };
+    cr_expect(not(catalog_comes(catalog_find(c, "m"), &e)));
+    cr_expect(eq(int, e.status, 503));
+}
+
 #define PROCESS(instance) "{\"name\":\"a\",\"models\":[\"m\"],\"unix\":\"/a\",\"native\":true,\"instance\":" instance "}"
 
 Test(api_catalog, another_process_of_the_same_name_is_another_worker)
