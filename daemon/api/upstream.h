@@ -20,7 +20,8 @@
 
 struct err;
 
-enum { UPSTREAM_LINE = 1 << 20 };       /* bytes of one line */
+/* Bytes of one line. A worker whose loop was held up says all that came meanwhile in one. */
+enum { UPSTREAM_LINE = 16 << 20 };
 
 /* Bytes of a line that is not whole yet. */
 struct upstream_lines {
