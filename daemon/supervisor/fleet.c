@@ -303,9 +303,12 @@ int fleet_fit(struct supervisor *s, struct err *err)
     const struct config *c = s->config;
     int r;
 
-    for (size_t i = 0; i < s->n_units; i++)
+    for (size_t i = 0; i < s->n_units; i++) {
         if (!is_named(s->units[i]))
             let_go(s->units[i]);
+        if (s->units[i]->gone && s->units[i]->role == UNIT_API)
+            unit_tell_settings(s->units[i]);
+    }
     r = fit_one(s, UNIT_CONTROLLER, 0, 0, err);
     for (size_t m = 0; r == 0 && m < c->n_models; m++)
         for (int i = 0; r == 0 && i < c->models[m]->values[DEFAULTS_replicas].i; i++)

@@ -254,7 +254,8 @@ void unit_tell_settings(struct unit *u)
 {
     BUF_LOCAL text = BUF_INIT;
 
-    if (!unit_is_up(u) || !u->greeted || u->mail & MAIL_SETTINGS)
+    /* A request that waits in an api that drains ends when its model is no more. */
+    if (!(unit_is_up(u) || (u->pid && u->role == UNIT_API)) || !u->greeted || u->mail & MAIL_SETTINGS)
         return;                 /* it will be told those of now anyway */
     if (settings(u, &text) == 0 && u->settings && strcmp(buf_str(&text), u->settings) == 0)
         return;

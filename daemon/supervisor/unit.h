@@ -123,7 +123,8 @@ void unit_stop(struct unit *u, enum unit_mail mail);
 /* Tells it to drain and sees to it that it ends: after limit_us it is told to
  * stop, and killed if that does not help. */
 void unit_retire(struct unit *u, uint64_t limit_us);
-/* Tells a running one its settings of now, if they are others than it has. */
+/* Tells a running one, or an api that drains, its settings of now, if they are
+ * others than it has. */
 void unit_tell_settings(struct unit *u);
 /* Makes one without a process FAILED, for this reason. */
 void unit_refuse(struct unit *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -367,6 +367,26 @@ def test_commands_are_answered_when_others_cross_them():
         assert code == 1 and "the service stops" in text, text
 
 
+def test_a_request_that_waits_for_a_model_ends_when_that_is_removed():
+    slow = script_file(FOLDER, "slowest", load_ms=600000, play=["x"])
+    n = "," + scripted("n", slow, 'load = "manual";')
+    with Service(models=scripted("m", A) + n) as s:
+        load, got = Command(s, "load", "n"), []
+        until("it loads", lambda: s.child("worker", model="n")["state"] == "loading")
+        threads = [threading.Thread(target=lambda: got.append(s.chat("x", model="n")[0]), daemon=True) for _ in range(2)]
+        threads[0].start()
+        until("a request waits", lambda: s.stats("api").get("waiting") == 1)
+        more = f', {{ address = "unix:{os.path.join(s.runtime, "more.sock")}"; }}'
+        assert s.reload(models=scripted("m", A) + n, listen=more)[0] == 0          # the api that it waits in drains
+        threads[1].start()
+        until("another one waits", lambda: [c["stats"].get("waiting") for c in s.children() if c["role"] == "api"] == [1, 1])
+        assert s.reload(models=scripted("m", A), listen=more)[0] == 0
+        for t in threads:
+            t.join(CEILING)
+        assert got == [503, 503], got
+        assert load.result()[0] == 1 and "gone from the configuration" in load.result()[1]
+
+
 def test_an_always_model_that_drains_is_loaded_again():
     with Service(models=scripted("m", LONG, 'load = "manual";')) as s:
         assert s.command("load", "m")[0] == 0
