@@ -226,9 +226,6 @@ def test_random_changes_under_load_lose_nothing():
                 ledger.done()
             print(f"{len(change.done)} changes, {len(change.kills)} kills; " + "; ".join(
                 f"{x.model}: {x.whole} whole, {len(x.broken)} cut, {x.refused} refused" for x in ledgers))
-        import collections, re
-        for ledger in ledgers:
-            print(ledger.model, collections.Counter(re.sub(r"[0-9a-f]{8,}|req-\w+|\d+", "N", str(b[2]))[:260] for b in ledger.broken).most_common(8))
         for ledger in ledgers:
             check_ledger(ledger, change.kills)
         assert all(x.whole > 20 for x in ledgers[:2]), "nobody was served"
