@@ -5,6 +5,7 @@ line that ./check counts. A test that can not run raises Skip; with CI=true in t
 Waiting is always for an event, under the generous ceiling CEILING.
 """
 import atexit
+import collections
 import contextlib
 import http.client
 import json
@@ -208,7 +209,8 @@ class Service:
         return None
 
     def stats(self, role="worker", **kw):
-        return (self.child(role, **kw) or {}).get("stats") or {}
+        """Of its last heartbeat; before the first one every figure is 0."""
+        return collections.defaultdict(int, (self.child(role, **kw) or {}).get("stats") or {})
 
     def processes(self):
         """All live processes of the daemon: {pid: state letter}."""
