@@ -104,6 +104,8 @@ static void send_beat(struct child *c, uint64_t busy_ms)
     struct json_writer w = json_writer(&text);
 
     json_open(&w, '{');
+    if (busy_ms > CONTROL_BUSY_MAX_MS)  /* a longer step is announced again before that is over */
+        busy_ms = CONTROL_BUSY_MAX_MS;
     if (busy_ms)
         json_kint(&w, "busy_ms", (int64_t)busy_ms);
     if (c->ops.stats) {

@@ -19,6 +19,7 @@
 struct err;
 
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 65536, CONTROL_FD = 3, CONTROL_FDS = 8 };
+enum { CONTROL_BUSY_MAX_MS = 3600000 };         /* the longest silence that a heartbeat announces */
 
 enum control_type {
     /* child to supervisor */

@@ -28,7 +28,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-enum { BACKLOG = 1024, ACCURACY_US = 1000, BUSY_MAX_MS = 3600000, STATS_MAX = 16384 };
+enum { BACKLOG = 1024, ACCURACY_US = 1000, STATS_MAX = 16384 };
 
 static const struct json_limits frame_limits = {
     .bytes = CONTROL_PAYLOAD, .depth = 8, .string_bytes = 16384, .values = 1000,
@@ -446,7 +446,7 @@ static int take_heartbeat(struct unit *u, const cJSON *tree, uint64_t *ret_busy_
     BUF_LOCAL text = BUF_INIT;
     struct json_writer w = json_writer(&text);
 
-    if (json_get_int(tree, "busy_ms", 0, BUSY_MAX_MS, &busy_ms, err) < 0 ||
+    if (json_get_int(tree, "busy_ms", 0, CONTROL_BUSY_MAX_MS, &busy_ms, err) < 0 ||
         json_get_object(tree, "stats", &stats, err) < 0)
         return -EPROTO;
     *ret_busy_us = (uint64_t)busy_ms * 1000;

@@ -35,6 +35,17 @@ def test_a_long_announced_step_causes_no_restart():
         assert child["pid"] == pid and child["restarts"] == 0, child
 
 
+def test_a_step_longer_than_can_be_announced_causes_no_restart():
+    endless = script_file(TMP, "endless", play=["a", {"wait_ms": 86400000}, "b"])
+    with Service(models=scripted("m", endless), supervisor="heartbeat_ms = 50;") as s:
+        with s.stream("x") as r:
+            while b'"content":"a"' not in r.readline():
+                pass
+            until("it was told", lambda: s.stats()["generated_tokens"] > 0)
+            child = s.child("worker")
+            assert child["restarts"] == 0 and child["state"] == "ready", child
+
+
 def test_a_scripted_step_of_thirty_seconds_causes_no_restart():
     patient = script_file(TMP, "patient30", play=["a", {"wait_ms": 30000}, "b"])
     with Service(models=scripted("m", patient), supervisor="heartbeat_ms = 500;") as s:
