@@ -890,6 +890,12 @@ void config_free(struct config *c)
     free(c);
 }
 
+int config_set_path(struct config *c, const char *path)
+{
+    c->path = arena_strdup(c->arena, path);
+    return c->path ? 0 : -ENOMEM;
+}
+
 int64_t config_int(const struct config *c, enum config_key key)
 {
     return c->sections[config_rows[key].section].values[key].i;

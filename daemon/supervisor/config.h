@@ -108,6 +108,8 @@ struct config {
  * for each fault; -ENOENT when there is no such file (one line too). */
 int config_load(const char *path, struct config **ret, struct buf *errors);
 void config_free(struct config *c);                 /* NULL is fine */
+/* From which file it will be read again. 0 or -ENOMEM. */
+int config_set_path(struct config *c, const char *path);
 DEFINE_CLEANUP(struct config *, config_free)
 
 /* Values of a section: config_int(c, SUPERVISOR_drain_s). */

@@ -3,7 +3,7 @@
  * whole before anything of it is used, and read by whatever version comes next,
  * so a field that is missing has a value that does no harm.
  *
- *     {"handover":1,"version","started_us","lock","control":FD,"announced",
+ *     {"handover":1,"version","config","started_us","lock","control":FD,"announced",
  *      "peers":[{"fd","command","model"}],
  *      "listeners":[{"address","fd","name"|null}],
  *      "units":[{"role","model","replica","generation","state","since_us","reason","last_reason","restarts",
@@ -24,7 +24,7 @@
 
 enum { VERSION = 1, MAX_TEXT = 16 << 20, MAX_FD = 1 << 20 };
 
-static const struct json_limits limits = { .bytes = MAX_TEXT, .depth = 8, .string_bytes = 65536, .values = 100000 };
+static const struct json_limits limits = { .bytes = MAX_TEXT, .depth = 8, .string_bytes = MAX_TEXT, .values = 100000 };
 
 /* ---- writing ---- */
 
@@ -123,12 +123,15 @@ static int put_peers(struct json_writer *w, const struct admin *a, struct fd_lis
 
 int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, struct err *err)
 {
+    BUF_LOCAL config = BUF_INIT;
     struct json_writer w = json_writer(out);
     int r;
 
     json_open(&w, '{');
     json_kint(&w, "handover", VERSION);
     json_kstr(&w, "version", FASTCHAT_VERSION);
+    config_dump(s->config, &config);
+    json_kstr(&w, "config", config.failed ? NULL : buf_str(&config));
     json_kint(&w, "started_us", (int64_t)s->started_us);
     json_kbool(&w, "announced", s->announced);
     r = put_fd(&w, "lock", s->lock, fds, err);
@@ -387,4 +390,20 @@ int handover_read(int fd, struct supervisor *s, struct err *err)
     if (r.bad)
         err_place(err, "handover");
     return r.bad ? -EINVAL : 0;
+}
+
+int supervisor_handover_config(int fd, struct buf *out, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    CLEANUP(mem_free) char *text = NULL;
+    const char *config = NULL;
+    size_t len;
+
+    if (control_read_memfd(fd, &text, &len, err) || json_parse(text, len, &limits, &tree, err) ||
+        json_get_string(tree, "config", &config, err) < 0)
+        return -EINVAL;
+    if (!config)
+        return err_set(err, -EINVAL, "handover: it holds no configuration");
+    buf_adds(out, config);
+    return out->failed ? err_set(err, -ENOMEM, "no memory") : 0;
 }

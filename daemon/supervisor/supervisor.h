@@ -10,6 +10,7 @@
 #ifndef DAEMON_SUPERVISOR_SUPERVISOR_H
 #define DAEMON_SUPERVISOR_SUPERVISOR_H
 
+struct buf;
 struct config;
 struct err;
 
@@ -34,5 +35,8 @@ int supervisor_run(struct config *config, const struct supervisor_options *optio
 
 /* Could a service be taken over from that file? 0 or -errno with a sentence. */
 int supervisor_check_handover(int fd, struct err *err);
+/* The configuration that was in force there, as config_dump() writes it. 0 or
+ * -errno with a sentence. */
+int supervisor_handover_config(int fd, struct buf *out, struct err *err);
 
 #endif

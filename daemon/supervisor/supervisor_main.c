@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "daemon/supervisor/config.h"
 #include "daemon/supervisor/supervisor.h"
+#include "ipc/control.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,6 @@ static const char help[] =
 
 enum { EXIT_USAGE = 2 };
 enum { RUN, CHECK, DUMP };
-enum { TRIES = 100, TRY_US = 100000 };
 
 struct arguments {
     const char *path;
@@ -101,6 +101,34 @@ static void log_faults(char *text)
         log_event(LOG_ERR, "config", NULL, "%s", line);
 }
 
+/* The file was fine when the upgrade was tried, and is not any more. A service is
+ * taken over whose children would die with us: what was in force goes on. */
+static int load_kept(int handover, const char *path, struct config **ret)
+{
+    BUF_LOCAL text = BUF_INIT;
+    BUF_LOCAL faults = BUF_INIT;
+    CLEANUP(config_free) struct config *c = NULL;
+    CLEANUP(fd_close) int fd = -1;
+    struct err err = { 0 };
+    char kept[64], whole[PATH_MAX];
+    int r = supervisor_handover_config(handover, &text, &err);
+
+    if (r == 0)
+        r = control_make_memfd(buf_str(&text), text.len, &fd, &err);
+    snprintf(kept, sizeof kept, "/proc/self/fd/%d", fd);
+    if (r == 0 && config_load(kept, &c, &faults))
+        r = err_set(&err, -EINVAL, "%s", buf_str(&faults));
+    if (r == 0 && config_set_path(c, realpath(path, whole) ? whole : path))
+        r = err_set(&err, -ENOMEM, "no memory");
+    if (r) {
+        log_event(LOG_ERR, "upgrade", NULL, "the configuration that was in force is lost: %s", err_text(&err));
+        return r;
+    }
+    log_event(LOG_ERR, "upgrade", NULL, "the new configuration is not used; the one in force stays");
+    *ret = STEAL(c);
+    return 0;
+}
+
 static int serve(const char *path, char **argv)
 {
     CLEANUP(config_free) struct config *c = NULL;
@@ -109,15 +137,11 @@ static int serve(const char *path, char **argv)
     struct supervisor_options options = { .program = own, .worker_program = worker, .argv = argv, .handover = handover() };
 
     log_open("supervisor", LOG_INFO);
-    /* It was fine a moment ago when a service is taken over, whose children would
-     * die with us: somebody is writing it just now. */
-    for (int tries = options.handover ? TRIES : 1; config_load(path, &c, &faults); buf_clear(&faults)) {
-        if (--tries == 0) {
-            if (faults.data)
-                log_faults(faults.data);
+    if (config_load(path, &c, &faults)) {
+        if (faults.data)
+            log_faults(faults.data);
+        if (!options.handover || load_kept(options.handover, path, &c))
             return EXIT_CONFIG;
-        }
-        usleep(TRY_US);
     }
     log_set_level(log_level_of(config_str(c, SUPERVISOR_log_level)));
     find_programs(own, sizeof own, worker, sizeof worker);

@@ -170,6 +170,28 @@ def test_a_wrong_configuration_stops_an_upgrade_before_it_begins():
         assert pids(s) == before and s.answer("x") == "short"
 
 
+def test_a_configuration_that_breaks_behind_the_trial_leaves_the_one_in_force():
+    with Service(models=MODEL, programs=programs()) as s:
+        real = os.path.join(s.programs, "real-fastchatd")
+        shutil.copy2(os.path.join(BUILD, "fastchatd"), real)
+        exchange(s.programs, "fastchatd", f"""#!/bin/sh
+[ "$1" = --check-config ] || exec {real} "$@"
+{real} "$@" || exit
+echo nonsense >{s.config}
+""")
+
+        def act():
+            assert s.command("upgrade")[0] == 0
+        streams(s, act, 20)
+        assert s.answer("x") == "short"
+        assert "the new configuration is not used; the one in force stays" in s.log()
+        code, text = s.command("reload")
+        assert code == 1 and s.config in text, text
+        s.configure(models=MODEL + "," + scripted("n", PLAY))
+        assert s.command("reload")[0] == 0
+        assert s.answer("x", model="n") == "short"
+
+
 def test_an_upgrade_takes_the_configuration_of_now():
     with Service(models=MODEL, programs=programs()) as s:
         s.configure(models=MODEL + "," + scripted("n", PLAY))
