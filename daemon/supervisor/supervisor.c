@@ -91,6 +91,9 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 {
     struct supervisor *s = user;
 
+    for (size_t i = 0; i < s->n_units; i++)
+        unit_look(s->units[i]);
+    upgrade_look(s->upgrade);
     supervisor_news(s);
     if (s->phase == STOP_NOT)
         sockets_mend(s);

@@ -123,6 +123,8 @@ void reload_let_go(struct supervisor *s, struct held *h);
  * image is gone, and otherwise admin_settle() hears of it. */
 int upgrade_begin(struct supervisor *s, struct err *err);
 void upgrade_free(struct upgrade *u);               /* NULL is fine */
+/* As unit_look(), for the trial. NULL is fine. */
+void upgrade_look(struct upgrade *u);
 
 /* handover.c: the state of a service as JSON with descriptors, which outlives
  * execv(). handover_write() notes every descriptor in `fds` too. */

@@ -663,6 +663,19 @@ static int on_exit_event(sd_event_source *s, const siginfo_t *si, void *user)
     return 0;
 }
 
+/* The kernel may wake sd-event by the pidfd before waitid() finds the zombie, and
+ * sd-event looks once only (seen with systemd 252 on Linux 6.18). */
+void unit_look(struct unit *u)
+{
+    siginfo_t si = { 0 };
+    pid_t pid = u->pid;
+
+    if (pid == 0 || waitid(P_PID, (id_t)pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid != pid)
+        return;
+    on_exit_event(NULL, &si, u);
+    waitpid(pid, NULL, WNOHANG);
+}
+
 static void wait_and_start(struct unit *u, uint64_t delay_us)
 {
     event(u, LOG_NOTICE, "restart", "starts again in %.3f s (restart %" PRIu64 ")", (double)delay_us / 1e6,

@@ -134,6 +134,9 @@ bool unit_is_up(const struct unit *u);      /* a process that is not about to en
 /* SIGKILL for its whole process group. */
 void unit_kill(struct unit *u, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Once in a while: has its process ended, and nobody said so? */
+void unit_look(struct unit *u);
+
 /* "loading", "restarting", … */
 const char *unit_state_name(enum unit_state state);
 /* "controller", "api", "worker" */

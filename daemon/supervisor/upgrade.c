@@ -134,6 +134,14 @@ static int on_trial_end(sd_event_source *source, const siginfo_t *si, void *user
     return 0;
 }
 
+void upgrade_look(struct upgrade *u)
+{
+    siginfo_t si = { 0 };
+
+    if (u && u->pid > 0 && waitid(P_PID, (id_t)u->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid == u->pid)
+        on_trial_end(NULL, &si, u);
+}
+
 static int on_trial_late(sd_event_source *source, uint64_t usec, void *user)
 {
     struct upgrade *u = user;
