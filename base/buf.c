@@ -82,6 +82,17 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     buf_grew(b, (size_t)n);
 }
 
+void buf_quote(struct buf *b, const char *text)
+{
+    buf_addc(b, '"');
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            buf_addc(b, '\\');
+        buf_addc(b, *text);
+    }
+    buf_addc(b, '"');
+}
+
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
     va_list ap;

@@ -34,6 +34,9 @@ static inline void buf_fini_cleanup(struct buf *b) { buf_fini(b); }
 void buf_add(struct buf *b, const void *data, size_t len);
 void buf_adds(struct buf *b, const char *text);
 void buf_addc(struct buf *b, char c);
+/* In double quotes, with a backslash before each quote and backslash, as a
+ * configuration file has it (JSON is json.h's). */
+void buf_quote(struct buf *b, const char *text);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 

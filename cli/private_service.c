@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/process.h"
 #include "cli/fetch.h"
 #include "cli/models.h"
 #include "cli/service.h"
@@ -117,29 +118,19 @@ static int find_daemon(char *ret, size_t size, struct err *err)
     return err_set(err, -ENOENT, "%s/fastchatd: there is no such program, and it is needed to run a model", own);
 }
 
-/* What systemd, or an outer service, said to us is not for it. */
-static const char *const private_variables[] = {
-    "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "RUNTIME_DIRECTORY",
-};
-
 /* A session of its own: Ctrl-C and a closed terminal are ours to see, and it
  * hears from us. */
 static _Noreturn void become(const char *program, const char *config, int log, pid_t parent)
 {
     int null = open("/dev/null", O_RDWR);
-    sigset_t none;
 
     setsid();
     /* The signal comes when we end, however; we may have before this line. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1);
-    for (int i = 1; i < NSIG; i++)
-        signal(i, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    for (size_t i = 0; i < sizeof private_variables / sizeof private_variables[0]; i++)
-        unsetenv(private_variables[i]);
+    process_fresh();
+    unsetenv("RUNTIME_DIRECTORY");      /* that of an outer service */
     dup2(null, 0);
     dup2(log >= 0 ? log : 2, 1);
     if (log >= 0)

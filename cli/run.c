@@ -264,17 +264,6 @@ static int find_name(struct run *run, struct err *err)
 
 /* ---- the configuration ---- */
 
-static void put_string(struct buf *out, const char *text)
-{
-    buf_addc(out, '"');
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            buf_addc(out, '\\');
-        buf_addc(out, *text);
-    }
-    buf_addc(out, '"');
-}
-
 static void put_setting(struct buf *out, const struct run *run, enum config_key k)
 {
     if (is_number(k) ? !run->numbers[k].given : !run->texts[k])
@@ -285,24 +274,24 @@ static void put_setting(struct buf *out, const struct run *run, enum config_key 
     else if (rows[k].type == CONFIG_FLOAT)
         buf_printf(out, "%.9f", run->numbers[k].value);
     else
-        put_string(out, run->texts[k]);
+        buf_quote(out, run->texts[k]);
     buf_adds(out, ";\n");
 }
 
 static void write_config(const struct run *run, const char *dir, struct buf *out)
 {
     buf_adds(out, "supervisor: {\n  runtime_dir = ");
-    put_string(out, dir);
+    buf_quote(out, dir);
     buf_printf(out, ";\n  log_level = \"%s\";\n  drain_s = 5;\n};\n", run->log ? "info" : "warning");
     buf_adds(out, "api: {\n  listen = ( { address = \"unix:api.sock\"; mode = \"0600\"; }");
     if (run->serve) {
         buf_adds(out, ", ");
-        put_string(out, run->listen ? run->listen : rows[API_listen].def);
+        buf_quote(out, run->listen ? run->listen : rows[API_listen].def);
     }
     buf_adds(out, " );\n};\nmodels: (\n  {\n    name = ");
-    put_string(out, run->model);
+    buf_quote(out, run->model);
     buf_adds(out, ";\n    path = ");
-    put_string(out, run->path);
+    buf_quote(out, run->path);
     buf_adds(out, ";\n");
     for (size_t i = 0; i < N_SETTINGS; i++)
         put_setting(out, run, settings[i]);

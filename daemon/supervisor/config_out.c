@@ -16,17 +16,6 @@ enum { STEM = 32 };     /* bytes of a model's name in the name of its socket */
 
 /* ---- values as libconfig reads them ---- */
 
-static void put_string(struct buf *out, const char *text)
-{
-    buf_addc(out, '"');
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            buf_addc(out, '\\');
-        buf_addc(out, *text);
-    }
-    buf_addc(out, '"');
-}
-
 static void put_float(struct buf *out, double v)
 {
     struct json_writer w = json_writer(out);
@@ -42,7 +31,7 @@ static void put_strings(struct buf *out, const struct config_value *v)
     buf_addc(out, '(');
     for (size_t i = 0; i < v->n_list; i++) {
         buf_adds(out, i ? ", " : " ");
-        put_string(out, v->list[i]);
+        buf_quote(out, v->list[i]);
     }
     buf_adds(out, v->n_list ? " )" : ")");
 }
@@ -62,7 +51,7 @@ static void put_value(struct buf *out, const struct config_row *row, const struc
         put_strings(out, v);
         break;
     default:
-        put_string(out, v->s);
+        buf_quote(out, v->s);
         break;
     }
 }
@@ -178,7 +167,7 @@ void config_row_default(const struct config_row *row, struct buf *out)
     else if (row->type == CONFIG_LISTENERS)
         buf_printf(out, "( \"%s\" )", row->def);
     else
-        put_string(out, row->def);
+        buf_quote(out, row->def);
     buf_addc(out, ';');
 }
 

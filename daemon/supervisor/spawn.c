@@ -1,3 +1,4 @@
+#include "base/process.h"
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
@@ -12,11 +13,6 @@
 #include <unistd.h>
 
 enum { EXIT_NO_PROGRAM = 127, CLOSE_MS = 1000 };
-
-/* What systemd said to the parent is not for the children. */
-static const char *const private_variables[] = {
-    "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
-};
 
 static void take_descriptors(int channel)
 {
@@ -33,20 +29,13 @@ static void take_descriptors(int channel)
 
 static _Noreturn void become(const char *program, const char *const *argv, int channel, pid_t parent)
 {
-    sigset_t none;
-
     setpgid(0, 0);
     /* The signal comes when the parent's thread ends; it may have before this
      * line, and then nobody would ever end us. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
-    for (int i = 1; i < NSIG; i++)
-        signal(i, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    for (size_t i = 0; i < sizeof private_variables / sizeof private_variables[0]; i++)
-        unsetenv(private_variables[i]);
+    process_fresh();
     take_descriptors(channel);
     execv(program, (char *const *)argv);
     dprintf(2, "%s: %s\n", program, strerror(errno));

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
@@ -155,14 +156,9 @@ static _Noreturn void try_new(const struct supervisor *s, int handover, int word
 {
     const char *argv[] = { "fastchatd", "--check-config", "--config", s->config->path, NULL };
     char number[16];
-    sigset_t none;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (int i = 1; i < NSIG; i++)
-        signal(i, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    unsetenv("NOTIFY_SOCKET");
+    process_fresh();
     dup2(words, 1);
     dup2(words, 2);
     fcntl(handover, F_SETFD, 0);

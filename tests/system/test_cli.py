@@ -1,51 +1,15 @@
 """The fastchat command against the whole service."""
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
-import time
 
-from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, until
+from service import CEILING, Service, run, scratch, script_file, scripted, until
+from terminal import FASTCHAT, Terminal
 
 TMP = scratch()
 MODEL = script_file(TMP, "echo", rules=[{"match": "second", "play": ["two"]}, {"match": "first", "play": ["one"]},
                                         {"match": "slow", "play": ["begin ", {"repeat": 600, "play": [{"wait_ms": 100}, "x"]}]}], play=["Hel", "lo"])
-FASTCHAT = os.path.join(BUILD, "fastchat")
-
-
-class Terminal:
-    """A program on a pseudo terminal."""
-
-    def __init__(self, s, *args):
-        pid, self.fd = pty.fork()
-        if pid == 0:
-            os.execve(FASTCHAT, [FASTCHAT, *args], dict(s.env, TERM="xterm"))
-        self.pid, self.seen = pid, ""
-
-    def expect(self, text):
-        def probe():
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
-                except OSError:
-                    pass
-            return text in self.seen
-        try:
-            until(f"{text!r} on the terminal", probe, step=0)
-        except AssertionError as e:
-            raise AssertionError(f"{e}; it shows {self.seen!r}") from e
-        self.seen = self.seen.split(text, 1)[1]
-
-    def type(self, text):
-        os.write(self.fd, text.encode())
-
-    def end(self):
-        def probe():
-            got = os.waitpid(self.pid, os.WNOHANG)
-            return got if got[0] else None
-        return os.waitstatus_to_exitcode(until("it ends", probe)[1])
 
 
 def test_every_command_has_help_and_usage_errors_exit_2():
@@ -105,7 +69,7 @@ def test_one_message_from_the_command_line():
 def test_a_chat_on_a_terminal_with_its_commands():
     saved = os.path.join(TMP, "talk")
     with Service(models=scripted("m", MODEL)) as s:
-        t = Terminal(s, "chat", "m", "--runtime-dir", s.runtime)
+        t = Terminal(s.env, "chat", "m", "--runtime-dir", s.runtime)
         t.expect("user")
         t.type("first\n")
         t.expect("one")

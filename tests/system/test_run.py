@@ -3,9 +3,7 @@ import contextlib
 import http.client
 import json
 import os
-import pty
 import re
-import select
 import signal
 import shutil
 import socket
@@ -13,26 +11,20 @@ import subprocess
 import tempfile
 import atexit
 
-from service import BUILD, CEILING, Service, real_model, run, scratch, script_file, scripted, until
+from service import CEILING, Service, real_model, run, scratch, script_file, scripted, until
+from terminal import FASTCHAT, Terminal, normal_signals
 
 TMP = scratch()
 PARENT = tempfile.mkdtemp(prefix="fr-", dir="/tmp")         # short: sockets lie below it
 atexit.register(shutil.rmtree, PARENT, ignore_errors=True)
 ECHO = script_file(TMP, "echo", rules=[{"match": "slow", "play": ["begin ", {"repeat": 6000, "play": [{"wait_ms": 100}, "x"]}]}],
                    play=["Hel", "lo", " you"])
-FASTCHAT = os.path.join(BUILD, "fastchat")
 SCRIPTED = ("--device", "scripted")
 
 
 def environment(**more):
     env = {k: v for k, v in os.environ.items() if k not in ("FASTCHAT_RUNTIME_DIR", "RUNTIME_DIRECTORY", "NO_COLOR")}
     return dict(env, XDG_RUNTIME_DIR=PARENT, FASTCHAT_RUNTIME_DIR=PARENT + "/none", **more)
-
-
-def normal_signals():
-    """As a program at a terminal has them, whatever the tests were started from."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def once(*args, code=0, text="", env=None, cwd=TMP):
@@ -94,41 +86,8 @@ class Served:
         return self.p.returncode, out + err
 
 
-class Terminal:
-    def __init__(self, *args):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            normal_signals()
-            os.execve(FASTCHAT, [FASTCHAT, "run", *args], environment(TERM="xterm"))
-        self.seen = self.all = ""
-
-    def expect(self, text):
-        def probe():
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    got = os.read(self.fd, 65536).decode("utf-8", "replace")
-                except OSError:
-                    got = ""
-                self.seen += got
-                self.all += got
-            return text in self.seen
-        try:
-            until(f"{text!r} on the terminal", probe, step=0)
-        except AssertionError as e:
-            raise AssertionError(f"{e}; it shows {self.all!r}") from e
-        self.seen = self.seen.split(text, 1)[1]
-
-    def type(self, text):
-        os.write(self.fd, text.encode())
-
-    def end(self):
-        def probe():
-            with contextlib.suppress(OSError):
-                if select.select([self.fd], [], [], 0)[0]:
-                    self.all += os.read(self.fd, 65536).decode("utf-8", "replace")
-            got = os.waitpid(self.pid, os.WNOHANG)
-            return got if got[0] else None
-        return os.waitstatus_to_exitcode(until("it ends", probe)[1])
+def typed(*args):
+    return Terminal(environment(), "run", *args)
 
 
 def test_the_real_model_answers_one_message_as_a_file_and_by_its_name():
@@ -212,7 +171,7 @@ def test_a_service_that_dies_ends_the_program_with_its_reason():
 
 def test_ctrl_c_while_it_loads_ends_everything():
     slow = script_file(TMP, "slow", load_ms=3600000)
-    t = Terminal(slow, *SCRIPTED)
+    t = typed(slow, *SCRIPTED)
     t.expect("slow.json: loading, ")
     pids = all_processes(t.pid)
     t.type("\x03")
@@ -221,7 +180,7 @@ def test_ctrl_c_while_it_loads_ends_everything():
 
 
 def test_a_conversation_at_a_terminal():
-    t = Terminal(ECHO, *SCRIPTED)
+    t = typed(ECHO, *SCRIPTED)
     t.expect("Talking to echo.json.")
     t.expect("user:")
     pids = all_processes(t.pid)
@@ -243,7 +202,7 @@ def test_a_conversation_at_a_terminal():
 
 def test_signals_end_a_conversation_also_in_the_middle_of_an_answer():
     for number, busy in ((signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGTERM, False), (signal.SIGHUP, False)):
-        t = Terminal(ECHO, *SCRIPTED)
+        t = typed(ECHO, *SCRIPTED)
         t.expect("user:")
         pids = all_processes(t.pid)
         if busy:
@@ -255,7 +214,7 @@ def test_signals_end_a_conversation_also_in_the_middle_of_an_answer():
 
 
 def test_a_closed_terminal_ends_everything():
-    t = Terminal(ECHO, *SCRIPTED)
+    t = typed(ECHO, *SCRIPTED)
     t.expect("user:")
     pids = all_processes(t.pid)
     os.close(t.fd)
