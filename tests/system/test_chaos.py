@@ -22,7 +22,7 @@ import sys
 import time
 
 from ledger import Ledger, Load, script
-from service import BUILD, CEILING, SANITIZED, SOURCE, Service, Skip, events, real_model, run, scratch, script_file, scripted, together, until
+from service import BUILD, CEILING, SANITIZED, SOURCE, NotHere, Service, Skip, events, real_model, run, scratch, script_file, scripted, together, until
 
 LONG = os.environ.get("FASTCHAT_CHAOS") == "long"
 ROUNDS = 10 if LONG else 1
@@ -556,8 +556,7 @@ def is_static(program):
 
 def test_a_clock_that_jumps_ends_no_wait_and_restarts_nobody():
     if SANITIZED or is_static(os.path.join(BUILD, "fastchatd")):
-        print("  not in this build: nothing can be loaded before a sanitizer, nor into a static program")
-        return
+        raise NotHere("nothing can be loaded before a sanitizer, nor into a static program")
     clock = os.path.join(TMP, "clock")
 
     def set_clock(text):
@@ -637,8 +636,7 @@ def test_a_log_goes_on_once_there_is_space_again():
     folder = os.path.join(TMP, "small")
     os.makedirs(folder)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "small", folder], capture_output=True, check=False).returncode:
-        print("  not as this user: a small file system can not be mounted; /dev/full stands for it")
-        return
+        raise Skip("this user can not mount a small file system")
     try:
         path, ballast = os.path.join(folder, "log"), os.path.join(folder, "ballast")
 
