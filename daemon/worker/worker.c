@@ -283,17 +283,23 @@ static size_t longest_token(struct engine *e)
     return longest;
 }
 
+/* The loader has written its result: takes it over. */
+static void loader_join(struct worker *w)
+{
+    pthread_join(w->loader, NULL);
+    w->loader_runs = false;
+    w->engine = STEAL(w->opened);
+}
+
 static void load_done(struct worker *w)
 {
     const struct engine_info *info;
 
-    pthread_join(w->loader, NULL);
-    w->loader_runs = false;
+    loader_join(w);
     if (w->load_result < 0) {
         load_failed(w);
         return;
     }
-    w->engine = STEAL(w->opened);
     w->longest_token = longest_token(w->engine);
     w->idle_since_us = clock_mono_us();
     rates_take(&w->rates, w->idle_since_us, 0, 0);      /* what comes before the first beat counts too */
@@ -411,8 +417,10 @@ static int worker_start(struct worker *w, struct err *err)
 /* A loader that still runs can not be stopped: the process ends under it. */
 static void worker_stop(struct worker *w, int code)
 {
-    if (w->loader_runs)
+    if (w->loader_runs && !atomic_load(&w->loaded))
         _exit(code);
+    if (w->loader_runs)
+        loader_join(w);
     registrar_close(w->registrar);
     loop_timer_free(w->stay);
     http_server_close(w->server);       /* cancels what runs, so before the engine */
