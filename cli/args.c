@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct arg_row arg_rows[N_OPTIONS] = {
+#define OPTION(id, name, letter, kind, value, min, max, help) { name, letter, ARG_##kind, value, min, max, help },
+#include "cli/commands.def"
+};
+
 int args_mistake(const struct command *cmd, const char *fmt, ...)
 {
     va_list ap;
@@ -28,11 +33,11 @@ static void help(const struct command *cmd, const struct arg *args, size_t n_arg
         printf("\n%s", cmd->details);
     printf("\nOptions:\n");
     for (size_t i = 0; i < n_args; i++) {
-        char left[64];
+        const struct arg_row *row = args[i].row;
+        char left[64], letter[] = { '-', row->letter, ',', ' ', '\0' };
 
-        snprintf(left, sizeof left, "--%s%s%s", args[i].name, args[i].value ? " " : "",
-                 args[i].value ? args[i].value : "");
-        printf("  %-24s %s\n", left, args[i].help);
+        snprintf(left, sizeof left, "%s--%s%s%s", row->letter ? letter : "", row->name, row->value ? " " : "", row->value ? row->value : "");
+        printf("  %-24s %s\n", left, row->help);
     }
     printf("  %-24s %s\n", "--help", "show this help");
 }
@@ -45,9 +50,9 @@ static const struct arg *find(const struct arg *args, size_t n_args, const char 
 
     *ret_many = false;
     for (size_t i = 0; i < n_args; i++) {
-        if (len == 0 || strncmp(args[i].name, name, len) != 0)
+        if (len == 0 || strncmp(args[i].row->name, name, len) != 0)
             continue;
-        if (args[i].name[len] == '\0') {
+        if (args[i].row->name[len] == '\0') {
             *ret_many = false;
             return &args[i];
         }
@@ -65,7 +70,7 @@ static int unknown_option(const struct command *cmd, const struct arg *args, siz
     snprintf(name, sizeof name, "%.*s", len < sizeof name ? (int)len : (int)sizeof name - 1, text);
     n = nearest_to(name);
     for (size_t i = 0; i < n_args; i++)
-        nearest_try(&n, args[i].name);
+        nearest_try(&n, args[i].row->name);
     if (n.name)
         return args_mistake(cmd, "unknown option --%s; did you mean --%s?", name, n.name);
     return args_mistake(cmd, "unknown option --%.*s", (int)len, text);
@@ -73,18 +78,49 @@ static int unknown_option(const struct command *cmd, const struct arg *args, siz
 
 static int set_number(const struct command *cmd, const struct arg *a, const char *text)
 {
+    const struct arg_row *row = a->row;
     struct arg_number *to = a->to;
     char *end;
     double v = strtod(text, &end);
 
-    if (end == text || *end || !isfinite(v) || (a->kind == ARG_COUNT && v != floor(v)))
-        return args_mistake(cmd, "--%s needs a%s number, not '%s'", a->name,
-                            a->kind == ARG_COUNT ? " whole" : "", text);
-    if (v < a->min || v > a->max)
-        return args_mistake(cmd, "--%s must be between %g and %g, not %s", a->name, a->min, a->max,
+    if (end == text || *end || !isfinite(v) || (row->kind == ARG_COUNT && v != floor(v)))
+        return args_mistake(cmd, "--%s needs a%s number, not '%s'", row->name,
+                            row->kind == ARG_COUNT ? " whole" : "", text);
+    if (v < row->min || v > row->max)
+        return args_mistake(cmd, "--%s must be between %g and %g, not %s", row->name, row->min, row->max,
                             text);
     *to = (struct arg_number){ .given = true, .value = v };
     return ARGS_RUN;
+}
+
+/* `value`: what stood with it, or NULL. */
+static int set(const struct command *cmd, const struct arg *a, const char *value, char **argv, int argc, int *i)
+{
+    if (a->row->kind == ARG_FLAG) {
+        if (value)
+            return args_mistake(cmd, "--%s takes no value", a->row->name);
+        *(bool *)a->to = true;
+        return ARGS_RUN;
+    }
+    if (!value && *i + 1 < argc)
+        value = argv[++*i];
+    if (!value)
+        return args_mistake(cmd, "--%s needs a value (%s)", a->row->name, a->row->value);
+    if (a->row->kind != ARG_TEXT)
+        return set_number(cmd, a, value);
+    *(const char **)a->to = value;
+    return ARGS_RUN;
+}
+
+/* "-n", "-n5" */
+static int take_letter(const struct command *cmd, const struct arg *args, size_t n_args, char **argv, int argc, int *i)
+{
+    const char *text = argv[*i];
+
+    for (size_t k = 0; k < n_args; k++)
+        if (args[k].row->letter == text[1])
+            return set(cmd, &args[k], text[2] ? text + 2 : NULL, argv, argc, i);
+    return args_mistake(cmd, "unknown option %s", text);
 }
 
 static int take_option(const struct command *cmd, const struct arg *args, size_t n_args,
@@ -103,22 +139,7 @@ static int take_option(const struct command *cmd, const struct arg *args, size_t
         return args_mistake(cmd, "the option --%.*s could mean several", (int)len, name);
     if (!a)
         return unknown_option(cmd, args, n_args, name, len);
-    if (a->kind == ARG_FLAG) {
-        if (value)
-            return args_mistake(cmd, "--%s takes no value", a->name);
-        *(bool *)a->to = true;
-        return ARGS_RUN;
-    }
-    if (value)
-        value++;
-    else if (*i + 1 < argc)
-        value = argv[++*i];
-    else
-        return args_mistake(cmd, "--%s needs a value (%s)", a->name, a->value);
-    if (a->kind != ARG_TEXT)
-        return set_number(cmd, a, value);
-    *(const char **)a->to = value;
-    return ARGS_RUN;
+    return set(cmd, a, value ? value + 1 : NULL, argv, argc, i);
 }
 
 int args_parse(const struct command *cmd, const struct arg *args, size_t n_args, int argc,
@@ -138,7 +159,7 @@ int args_parse(const struct command *cmd, const struct arg *args, size_t n_args,
         } else if (options && strncmp(argv[i], "--", 2) == 0) {
             r = take_option(cmd, args, n_args, argv, argc, &i);
         } else if (options && argv[i][0] == '-' && argv[i][1]) {
-            r = args_mistake(cmd, "unknown option %s", argv[i]);
+            r = take_letter(cmd, args, n_args, argv, argc, &i);
         } else if (n < max_operands) {
             operands[n++] = argv[i];
         } else {

@@ -1,6 +1,8 @@
-/* args.h - options of a subcommand: one table feeds the parser and --help.
+/* args.h - options of a subcommand: the rows of commands.def feed the parser and
+ * --help.
  *
  *     --name VALUE   --name=VALUE   --na VALUE (an unambiguous beginning)   --
+ *     -n VALUE   -nVALUE   -f (each by itself)
  */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
@@ -18,14 +20,33 @@ struct arg_number {
     double value;
 };
 
-struct arg {
-    const char *name; /* without dashes */
-    enum arg_kind kind;
-    void *to;          /* bool, const char *, struct arg_number */
-    const char *value; /* what help calls it; NULL for flags */
-    const char *help;
-    double min, max; /* of a number */
+/* OPT_runtime_dir, … */
+enum arg_option {
+#define OPTION(id, name, letter, kind, value, min, max, help) OPT_##id,
+#include "cli/commands.def"
+    N_OPTIONS,
 };
+
+struct arg_row {
+    const char *name; /* without dashes */
+    char letter;      /* of a short form; 0: none */
+    enum arg_kind kind;
+    const char *value; /* what help calls it; NULL for flags */
+    double min, max;   /* of a number */
+    const char *help;
+};
+
+extern const struct arg_row arg_rows[N_OPTIONS];
+
+struct arg {
+    const struct arg_row *row;
+    void *to; /* bool, const char *, struct arg_number */
+};
+
+#define ARG(id, where)                                                                             \
+    {                                                                                              \
+        &arg_rows[OPT_##id], (where)                                                               \
+    }
 
 struct command {
     const char *name;

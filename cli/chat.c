@@ -317,15 +317,15 @@ int chat_run(const struct command *cmd, int argc, char **argv)
     struct err err = { 0 };
     int r;
     const struct arg args[] = {
-        SERVICE_ARG_API(service),
-        CHAT_ARG_MESSAGE(chat),
-        { "max-tokens", ARG_COUNT, &chat.max_tokens, "N", "longest answer", 1, 1 << 24 },
-        CHAT_ARG_MULTILINE(chat),
-        CHAT_ARG_NO_HISTORY(chat),
-        SERVICE_ARG_RUNTIME(service),
-        CHAT_ARG_SYSTEM(chat),
-        { "temperature", ARG_NUMBER, &chat.temperature, "X", "randomness, 0 to 2", 0, 2 },
-        { "top-p", ARG_NUMBER, &chat.top_p, "X", "share of the likeliest tokens, 0 to 1", 0, 1 },
+        ARG(api, &service.api),
+        ARG(max_tokens, &chat.max_tokens),
+        ARG(message, &chat.message),
+        ARG(multiline, &chat.multiline),
+        ARG(no_history, &chat.no_history),
+        ARG(runtime_dir, &service.runtime_dir),
+        ARG(system, &chat.system),
+        ARG(temperature, &chat.temperature),
+        ARG(top_p, &chat.top_p),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &model, 1);

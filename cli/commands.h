@@ -1,14 +1,12 @@
-/* commands.h - the subcommands; each returns the program's exit code. */
+/* commands.h - the subcommands, one of each row of commands.def; each returns the
+ * program's exit code. */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
 #include "cli/args.h"
 
-int chat_run(const struct command *cmd, int argc, char **argv);
-int control_run(const struct command *cmd, int argc, char **argv);
-int models_run(const struct command *cmd, int argc, char **argv);
-int run_run(const struct command *cmd, int argc, char **argv);
-int status_run(const struct command *cmd, int argc, char **argv);
-int test_message_run(const struct command *cmd, int argc, char **argv);
+#define COMMAND(id, name, operands, summary, details)                                              \
+    int id##_run(const struct command *cmd, int argc, char **argv);
+#include "cli/commands.def"
 
 #endif

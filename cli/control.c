@@ -36,7 +36,7 @@ static int finish(int r, const char *message)
     return CLI_DONE;
 }
 
-int control_run(const struct command *cmd, int argc, char **argv)
+static int control(const struct command *cmd, int argc, char **argv)
 {
     struct service_args service = { 0 };
     CLEANUP(mem_free) char *message = NULL;
@@ -46,8 +46,8 @@ int control_run(const struct command *cmd, int argc, char **argv)
     bool no_wait = false, needs_model = cmd->operands[0];
     int r;
     const struct arg args[] = {
-        { "no-wait", ARG_FLAG, &no_wait, NULL, "do not wait until it is done" },
-        SERVICE_ARG_RUNTIME(service),
+        ARG(no_wait, &no_wait),
+        ARG(runtime_dir, &service.runtime_dir),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &model, needs_model);
@@ -66,4 +66,24 @@ int control_run(const struct command *cmd, int argc, char **argv)
         return CLI_FAILED;
     }
     return finish(r, message);
+}
+
+int load_run(const struct command *cmd, int argc, char **argv)
+{
+    return control(cmd, argc, argv);
+}
+
+int reload_run(const struct command *cmd, int argc, char **argv)
+{
+    return control(cmd, argc, argv);
+}
+
+int unload_run(const struct command *cmd, int argc, char **argv)
+{
+    return control(cmd, argc, argv);
+}
+
+int upgrade_run(const struct command *cmd, int argc, char **argv)
+{
+    return control(cmd, argc, argv);
 }

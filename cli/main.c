@@ -10,41 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char waiting[] =
-    "It may take minutes. Ctrl-C leaves; the service goes on with it.\n";
-
 static const struct command commands[] = {
-    { "chat", "[MODEL]", "Talk to a model",
-      "In the conversation: !!exit (or an empty line) ends, !!reset begins anew, !!remove drops "
-      "the\n"
-      "last answer and its question, !!regen asks the last question again, !!save NAME and !!load "
-      "NAME\n"
-      "keep and bring back the conversation. Ctrl-C stops an answer; at the prompt it ends the "
-      "program.\n"
-      "Input that is no terminal is a message a line; then only the answers are printed.\n",
-      chat_run },
-    { "load", "MODEL", "Load a model that is not loaded", waiting, control_run },
-    { "models", "", "List the models that the service offers", NULL, models_run },
-    { "reload", "", "Have the service read its configuration again",
-      "What changed is started, stopped or replaced; if a line is wrong, every mistake is shown "
-      "and nothing\n"
-      "changes. Ctrl-C leaves; the service goes on with it.\n",
-      control_run },
-    { "run", "PATH|NAME", "Chat with one model, or serve it, without a configuration",
-      "PATH is a GGUF file; NAME a model that the running service offers (then that one is talked "
-      "to), or a\n"
-      "file here or in a folder of models. Otherwise a service of its own is started and ends with "
-      "the program.\n"
-      "In the conversation the commands of 'fastchat chat' work.\n",
-      run_run },
-    { "status", "", "Show the parts of the service and how they are", NULL, status_run },
-    { "test-message", "[MODEL]", "Ask one question through controller and worker, past the API",
-      NULL, test_message_run },
-    { "unload", "MODEL", "Take a model out of memory", waiting, control_run },
-    { "upgrade", "", "Have the service go on with the programs that are installed now",
-      "No connection is refused and running answers end first. Ctrl-C leaves; the service goes on "
-      "with it.\n",
-      control_run },
+#define COMMAND(id, name, operands, summary, details) { name, operands, summary, details, id##_run },
+#include "cli/commands.def"
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

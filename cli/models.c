@@ -132,10 +132,10 @@ int models_run(const struct command *cmd, int argc, char **argv)
     struct err err = { 0 };
     int r;
     const struct arg args[] = {
-        SERVICE_ARG_API(service),
-        { "json", ARG_FLAG, &json, NULL, "the API's answer as it came" },
-        { "ready", ARG_FLAG, &ready, NULL, "print nothing; fail unless every model is loaded" },
-        SERVICE_ARG_RUNTIME(service),
+        ARG(api, &service.api),
+        ARG(models_json, &json),
+        ARG(ready, &ready),
+        ARG(runtime_dir, &service.runtime_dir),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, NULL, 0);

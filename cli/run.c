@@ -37,9 +37,8 @@ static const struct config_row rows[CONFIG_N_KEYS] = {
 };
 
 static const enum config_key settings[] = {
-    DEFAULTS_context, DEFAULTS_device, DEFAULTS_frequency_penalty, DEFAULTS_kv_tokens, DEFAULTS_max_tokens,
-    DEFAULTS_min_p, DEFAULTS_parallel, DEFAULTS_presence_penalty, DEFAULTS_queue, DEFAULTS_repetition_penalty,
-    DEFAULTS_replicas, DEFAULTS_temperature, DEFAULTS_template, DEFAULTS_threads, DEFAULTS_top_k, DEFAULTS_top_p,
+#define SETTING(command, key) DEFAULTS_##key,
+#include "cli/commands.def"
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0], N_OWN = 9 };
 
@@ -64,10 +63,10 @@ static bool is_number(enum config_key k)
 }
 
 /* The option of a setting; its name, with dashes, is written to `name`. */
-static struct arg setting_arg(struct run *run, enum config_key k, char name[32])
+static struct arg_row setting_row(enum config_key k, char name[32])
 {
     const struct config_row *row = &rows[k];
-    struct arg a = { name, ARG_TEXT, &run->texts[k], row->unit, row->doc, row->min, row->max };
+    struct arg_row a = { name, 0, ARG_TEXT, row->unit, row->min, row->max, row->doc };
 
     snprintf(name, 32, "%s", row->name);
     for (char *c = name; *c; c++)
@@ -75,7 +74,6 @@ static struct arg setting_arg(struct run *run, enum config_key k, char name[32])
             *c = '-';
     if (is_number(k)) {
         a.kind = row->type == CONFIG_INT ? ARG_COUNT : ARG_NUMBER;
-        a.to = &run->numbers[k];
         a.value = row->type == CONFIG_INT ? "N" : "X";
     }
     return a;
@@ -84,22 +82,28 @@ static struct arg setting_arg(struct run *run, enum config_key k, char name[32])
 static int parse(struct run *run, int argc, char **argv)
 {
     static char names[N_SETTINGS][32];
+    static struct arg_row of_settings[N_SETTINGS];
     const struct arg own[N_OWN] = {
-        { "listen", ARG_TEXT, &run->listen, "HOST:PORT", "where --serve listens (default: 127.0.0.1:8000)" },
-        { "log", ARG_FLAG, &run->log, NULL, "show what the service logs" },
-        CHAT_ARG_MESSAGE(run->chat),
-        CHAT_ARG_MULTILINE(run->chat),
-        { "name", ARG_TEXT, &run->name, "NAME", "what clients call the model (default: as its file)" },
-        CHAT_ARG_NO_HISTORY(run->chat),
-        SERVICE_ARG_RUNTIME(run->service),
-        { "serve", ARG_FLAG, &run->serve, NULL, "serve the API until Ctrl-C instead of a conversation" },
-        CHAT_ARG_SYSTEM(run->chat),
+        ARG(listen, &run->listen),
+        ARG(log, &run->log),
+        ARG(message, &run->chat.message),
+        ARG(multiline, &run->chat.multiline),
+        ARG(name, &run->name),
+        ARG(no_history, &run->chat.no_history),
+        ARG(runtime_dir, &run->service.runtime_dir),
+        ARG(serve, &run->serve),
+        ARG(system, &run->chat.system),
     };
     struct arg args[N_OWN + N_SETTINGS];
 
     memcpy(args, own, sizeof own);
-    for (size_t i = 0; i < N_SETTINGS; i++)
-        args[N_OWN + i] = setting_arg(run, settings[i], names[i]);
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        enum config_key k = settings[i];
+
+        of_settings[i] = setting_row(k, names[i]);
+        args[N_OWN + i].row = &of_settings[i];
+        args[N_OWN + i].to = is_number(k) ? (void *)&run->numbers[k] : (void *)&run->texts[k];
+    }
     return args_parse(run->cmd, args, N_OWN + N_SETTINGS, argc, argv, &run->operand, 1);
 }
 

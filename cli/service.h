@@ -19,16 +19,6 @@ struct service_args {
     const char *api;
 };
 
-#define SERVICE_ARG_RUNTIME(s)                                                                     \
-    {                                                                                              \
-        "runtime-dir", ARG_TEXT, &(s).runtime_dir, "DIR",                                          \
-            "folder of the running service's sockets"                                              \
-    }
-#define SERVICE_ARG_API(s)                                                                         \
-    {                                                                                              \
-        "api", ARG_TEXT, &(s).api, "URL", "ask this API (http://host:port) instead"                \
-    }
-
 /* The folder; the text lives until the next call. */
 const char *service_runtime_dir(const struct service_args *args);
 

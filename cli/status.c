@@ -437,8 +437,8 @@ int status_run(const struct command *cmd, int argc, char **argv)
     struct err err = { 0 };
     int r;
     const struct arg args[] = {
-        { "json", ARG_FLAG, &json, NULL, "the supervisor's answer as it came" },
-        SERVICE_ARG_RUNTIME(service),
+        ARG(status_json, &json),
+        ARG(runtime_dir, &service.runtime_dir),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, NULL, 0);

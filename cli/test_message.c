@@ -242,15 +242,13 @@ int test_message_run(const struct command *cmd, int argc, char **argv)
     struct err err = { 0 };
     int r;
     const struct arg args[] = {
-        { "controller-address", ARG_TEXT, &t.controller, "URL",
-          "this controller, http://host:port or unix:PATH" },
-        { "max-new-tokens", ARG_COUNT, &t.max_tokens, "N", "longest answer (32)", 1, 1 << 24 },
-        { "message", ARG_TEXT, &t.message, "TEXT", "what to say" },
-        { "model-name", ARG_TEXT, &t.model, "MODEL", "the same as the operand" },
-        SERVICE_ARG_RUNTIME(t.service),
-        { "temperature", ARG_NUMBER, &t.temperature, "X", "randomness, 0 to 2 (0)", 0, 2 },
-        { "worker-address", ARG_TEXT, &t.worker, "URL",
-          "this worker, without asking a controller" },
+        ARG(controller_address, &t.controller),
+        ARG(max_new_tokens, &t.max_tokens),
+        ARG(test_message, &t.message),
+        ARG(model_name, &t.model),
+        ARG(runtime_dir, &t.service.runtime_dir),
+        ARG(test_temperature, &t.temperature),
+        ARG(worker_address, &t.worker),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &operand, 1);

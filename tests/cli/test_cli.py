@@ -31,6 +31,18 @@ def environment(**more):
     return keep
 
 
+def definitions():
+    """Of commands.def: the names of the commands, and what each takes, by id."""
+    with open(os.path.join(HERE, "../../cli/commands.def"), encoding="utf-8") as f:
+        text = f.read().split("clang-format off", 1)[1]
+    options = dict(re.findall(r'^OPTION\((\w+), +"([^"]+)"', text, re.M))
+    commands = dict(re.findall(r'^COMMAND\((\w+), +"([^"]+)"', text, re.M))
+    takes = {c: [] for c in commands}
+    for kind, command, what in re.findall(r"^(TAKES|SETTING)\((\w+), (\w+)\)$", text, re.M):
+        takes[command].append(options[what] if kind == "TAKES" else what.replace("_", "-"))
+    return commands, takes
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -56,11 +68,17 @@ class Case(unittest.TestCase):
 class Usage(Case):
     def test_help_names_every_command_and_each_command_helps(self):
         out = self.run_cli("--help")
-        for name in ("chat", "load", "models", "reload", "run", "status", "test-message", "unload", "upgrade"):
+        for name in definitions()[0].values():
             self.assertIn("  " + name, out)
             self.assertIn("Usage: fastchat " + name, self.run_cli(name, "--help"))
             self.assertIn("--help", self.out)
             self.assertEqual(self.run_cli("help", name), self.out)
+
+    def test_each_command_takes_the_options_of_its_rows(self):
+        names, takes = definitions()
+        for command, name in names.items():
+            shown = re.findall(r"^  (?:-\w, )?--([a-z-]+)", self.run_cli(name, "--help"), re.M)
+            self.assertEqual(shown, takes[command] + ["help"], name)
 
     def test_version(self):
         self.assertRegex(self.run_cli("--version"), r"^fastchat \d+\.\d+\.\d+\n$")
