@@ -1,454 +1,152 @@
-/* status.c - `fastchat status`: what runs, on one screen.
+/* status.c - `fastchat status`: what runs, once or again and again.
  *
- * A row a child, then what is wrong, so that it is what one sees also when the
- * rows scroll away. On a narrow terminal the columns that matter least are left
- * out; `--json` has everything.
+ * --watch on a terminal draws in place; elsewhere each interval gives another
+ * snapshot, and with --json a line, for whoever reads it from a pipe. The service
+ * may go away meanwhile and come back: that is shown, and watching goes on. Only
+ * a service that is not there at the beginning is a failure.
  */
 #include "cli/commands.h"
 
+#include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "cli/screen.h"
 #include "cli/service.h"
+#include "cli/status_view.h"
 #include "cli/term.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-enum column {
-    CHILD, STATE, LOAD, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, PID, N_COLUMNS,
-};
-enum { CELL = 160, GAP = 2 };
-
-static const struct {
-    const char *title;
-    int weight; /* the smallest goes first where there is no room; 0: stays */
-} columns[N_COLUMNS] = {
-    [CHILD] = { "CHILD", 0 },        [STATE] = { "STATE", 0 },       [LOAD] = { "LOAD", 4 },
-    [SINCE] = { "SINCE", 8 },        [RESTARTS] = { "RESTARTS", 9 }, [MEMORY] = { "MEMORY", 5 },
-    [RUNNING] = { "RUNNING", 6 },    [QUEUE] = { "QUEUE", 10 },      [PROMPT] = { "PROMPT/S", 2 },
-    [GENERATED] = { "TOKENS/S", 7 }, [WAIT] = { "WAIT", 3 },         [PID] = { "PID", 1 },
+struct watch {
+    struct service_args service;
+    bool json;
+    double interval_s;
 };
 
-struct row {
-    char cell[N_COLUMNS][CELL];
-};
-
-static int64_t whole(const cJSON *obj, const char *key)
+/* False: standard output is closed. */
+static bool print(const struct buf *text)
 {
-    int64_t v = -1;
-
-    json_get_int(obj, key, 0, INT64_MAX / 2, &v, NULL);
-    return v;
+    return fputs(buf_str(text), stdout) >= 0 && fflush(stdout) == 0;
 }
 
-/* A child that does not run has a process and a memory of 0. */
-static int64_t positive(const cJSON *obj, const char *key)
+/* What is there now, in the form that was asked for. 0 or -errno. */
+static int snapshot(const struct watch *w, int room, struct buf *out, struct err *err)
 {
-    int64_t v = whole(obj, key);
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    CLEANUP(mem_free) char *text = NULL;
+    int r = service_status(&w->service, &tree, &text, err);
 
-    return v > 0 ? v : -1;
-}
-
-static const char *text_of(const cJSON *obj, const char *key)
-{
-    const char *v = "";
-
-    json_get_string(obj, key, &v, NULL);
-    return v;
-}
-
-/* "3 h 2 min": the two largest units. */
-static void span(int64_t s, char *out, size_t size)
-{
-    if (s < 0)
-        snprintf(out, size, "-");
-    else if (s < 60)
-        snprintf(out, size, "%d s", (int)s);
-    else if (s < 3600)
-        snprintf(out, size, "%d min", (int)(s / 60));
-    else if (s < 86400)
-        snprintf(out, size, "%d h %d min", (int)(s / 3600), (int)(s % 3600 / 60));
+    if (r < 0)
+        return r;
+    if (w->json)
+        buf_printf(out, "%s\n", text);
     else
-        snprintf(out, size, "%lld d %d h", (long long)(s / 86400), (int)(s % 86400 / 3600));
+        status_view(tree, room, out);
+    return 0;
 }
 
-static void number(int64_t v, char *out)
+/* In place of a snapshot that cannot be had. */
+static void put_failure(const struct watch *w, const struct err *err, struct buf *out)
 {
-    if (v < 0)
-        snprintf(out, CELL, "-");
-    else
-        snprintf(out, CELL, "%lld", (long long)v);
-}
+    struct json_writer j = json_writer(out);
 
-static void memory(int64_t kb, char *out)
-{
-    if (kb < 0)
-        snprintf(out, CELL, "-");
-    else if (kb < 10240)
-        snprintf(out, CELL, "%.1f MB", (double)kb / 1024);
-    else if (kb < 10240 * 1024)
-        snprintf(out, CELL, "%lld MB", (long long)(kb / 1024));
-    else
-        snprintf(out, CELL, "%.1f GB", (double)kb / 1048576);
-}
-
-static void rate(const cJSON *stats, const char *key, char *out)
-{
-    double v;
-
-    if (json_get_number(stats, key, &v, NULL) != 0)
-        snprintf(out, CELL, "-");
-    else
-        snprintf(out, CELL, v < 100 ? "%.1f" : "%.0f", v);
-}
-
-/* What requests wait: of late, or the one that waits now when that is longer. */
-static void waiting_time(const cJSON *stats, char *out)
-{
-    int64_t ms = whole(stats, "wait_ms"), now = whole(stats, "oldest_wait_ms");
-
-    if (now > ms)
-        ms = now;
-    if (ms < 0)
-        snprintf(out, CELL, "-");
-    else if (ms < 1000)
-        snprintf(out, CELL, "%d ms", (int)ms);
-    else if (ms < 60000)
-        snprintf(out, CELL, "%.1f s", (double)ms / 1000);
-    else
-        span(ms / 1000, out, CELL);
-}
-
-/* "api", "api/1", "worker smollm2/0" */
-static void name_of(const cJSON *child, char *out)
-{
-    const char *model = text_of(child, "model");
-    int64_t replica = whole(child, "replica");
-
-    if (model[0] && replica >= 0)
-        snprintf(out, CELL, "%s %s/%lld", text_of(child, "role"), model, (long long)replica);
-    else if (replica > 0)
-        snprintf(out, CELL, "%s/%lld", text_of(child, "role"), (long long)replica);
-    else
-        snprintf(out, CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
-}
-
-/* When its model is loaded: "always", "on demand", "manual". */
-static const char *load_of(const cJSON *tree, const cJSON *child)
-{
-    const cJSON *models = NULL, *model;
-    const char *name = text_of(child, "model");
-
-    json_get_array(tree, "models", &models, NULL);
-    cJSON_ArrayForEach(model, models)
-    {
-        const char *load = text_of(model, "load");
-
-        if (name[0] && load[0] && strcmp(text_of(model, "name"), name) == 0)
-            return strcmp(load, "on-demand") == 0 ? "on demand" : load;
+    if (w->json) {
+        json_open(&j, '{');
+        json_kstr(&j, "error", err_text(err));
+        json_close(&j, '}');
+    } else {
+        buf_adds(out, term_red());
+        term_put(out, err_text(err));
+        buf_adds(out, term_plain());
     }
-    return "-";
+    buf_addc(out, '\n');
 }
 
-static void fill_row(const cJSON *tree, const cJSON *child, struct row *row)
+static void put_header(const struct watch *w, struct buf *out)
 {
-    const cJSON *stats = NULL;
+    time_t now = time(NULL);
+    struct tm tm;
+    char clock[32];
 
-    json_get_object(child, "stats", &stats, NULL);
-    name_of(child, row->cell[CHILD]);
-    snprintf(row->cell[LOAD], CELL, "%s", load_of(tree, child));
-    snprintf(row->cell[STATE], CELL, "%s", text_of(child, "state"));
-    span(whole(child, "since_s"), row->cell[SINCE], CELL);
-    number(whole(child, "restarts"), row->cell[RESTARTS]);
-    memory(positive(child, "rss_kb"), row->cell[MEMORY]);
-    number(whole(stats, "running"), row->cell[RUNNING]);
-    number(whole(stats, "queue_length"), row->cell[QUEUE]);
-    rate(stats, "prompt_per_s", row->cell[PROMPT]);
-    rate(stats, "generated_per_s", row->cell[GENERATED]);
-    waiting_time(stats, row->cell[WAIT]);
-    number(positive(child, "pid"), row->cell[PID]);
+    localtime_r(&now, &tm);
+    strftime(clock, sizeof clock, "%H:%M:%S", &tm);
+    buf_printf(out, "%severy %g s, at %s; q leaves%s\n\n", term_bold(), w->interval_s, clock, term_plain());
 }
 
-/* "", or the colour of a state that is not as it should be. */
-static const char *colour_of(const char *state)
+static int watch_screen(const struct watch *w)
 {
-    if (strcmp(state, "failed") == 0)
-        return term_red();
-    return strcmp(state, "ready") == 0 || strcmp(state, "stopped") == 0 ? "" : term_yellow();
+    CLEANUP(screen_close) struct screen *screen = NULL;
+    struct err err = { 0 };
+    enum screen_event event;
+
+    if (screen_open(&screen, &err) < 0)
+        return service_failed(&err);
+    do {
+        BUF_LOCAL text = BUF_INIT;
+        struct err now = { 0 };
+
+        put_header(w, &text);
+        if (snapshot(w, screen_width(screen), &text, &now) < 0)
+            put_failure(w, &now, &text);
+        screen_draw(screen, buf_str(&text));
+        event = screen_wait(screen, clock_mono_ms() + (uint64_t)(w->interval_s * 1000));
+    } while (event != SCREEN_END);
+    return CLI_DONE;
 }
 
-static void print_row(const struct row *row, const int *width, bool title)
+static void sleep_s(double s)
 {
-    int blanks = 0;
+    struct timespec t = { .tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9) };
 
-    for (int i = 0; i < N_COLUMNS; i++) {
-        const char *text = row->cell[i], *paint = title ? term_bold() : i == STATE ? colour_of(text) : "";
+    nanosleep(&t, NULL);
+}
 
-        if (width[i] == 0)
-            continue;
-        printf("%*s%s", blanks, "", paint);
-        term_write(text, strlen(text));
-        printf("%s", paint[0] ? term_plain() : "");
-        blanks = width[i] - (int)strlen(text) + GAP;
+static int watch_pipe(const struct watch *w)
+{
+    for (bool first = true;; first = false) {
+        BUF_LOCAL text = BUF_INIT;
+        struct err err = { 0 };
+
+        if (!first && !w->json)
+            buf_addc(&text, '\n');
+        if (snapshot(w, 0, &text, &err) < 0)
+            put_failure(w, &err, &text);
+        if (!print(&text))
+            return CLI_FAILED;
+        sleep_s(w->interval_s);
     }
-    putchar('\n');
-}
-
-/* Leaves out (width 0) what does not fit into `room` columns; 0: all does. */
-static void fit(int *width, int room)
-{
-    for (int weight = 1; weight < N_COLUMNS && room > 0; weight++) {
-        int sum = -GAP;
-
-        for (int i = 0; i < N_COLUMNS; i++)
-            sum += width[i] ? width[i] + GAP : 0;
-        if (sum <= room)
-            return;
-        for (int i = 0; i < N_COLUMNS; i++)
-            if (columns[i].weight == weight)
-                width[i] = 0;
-    }
-}
-
-/* The column is there where it tells models apart. */
-static bool has_load(const struct row *rows, size_t n)
-{
-    for (size_t k = 1; k <= n; k++)
-        if (strcmp(rows[k].cell[LOAD], "-") != 0 && strcmp(rows[k].cell[LOAD], "always") != 0)
-            return true;
-    return false;
-}
-
-static void print_children(const cJSON *tree, const cJSON *children)
-{
-    size_t n = (size_t)cJSON_GetArraySize(children);
-    CLEANUP(mem_free) struct row *rows = calloc(n + 1, sizeof *rows);
-    int width[N_COLUMNS] = { 0 };
-    const cJSON *child;
-    size_t at = 1;
-
-    if (!rows)
-        return;
-    for (int i = 0; i < N_COLUMNS; i++)
-        snprintf(rows[0].cell[i], CELL, "%s", columns[i].title);
-    cJSON_ArrayForEach(child, children) fill_row(tree, child, &rows[at++]);
-    for (size_t k = 0; k <= n; k++)
-        for (int i = 0; i < N_COLUMNS; i++)
-            if ((int)strlen(rows[k].cell[i]) > width[i])
-                width[i] = (int)strlen(rows[k].cell[i]);
-    if (!has_load(rows, n))
-        width[LOAD] = 0;
-    fit(width, term_width());
-    for (size_t k = 0; k <= n; k++)
-        print_row(&rows[k], width, k == 0);
-}
-
-/* ---- what is wrong ---- */
-
-/* One line: the child, `text`, and the reason if there is one. */
-static void print_about(const cJSON *child, const char *text, const char *reason)
-{
-    BUF_LOCAL line = BUF_INIT;
-    char name[CELL];
-
-    name_of(child, name);
-    buf_printf(&line, "  %s: %s%s%s\n", name, text, reason[0] ? ": " : "", reason);
-    term_write(buf_str(&line), line.len);
-}
-
-static void heading(bool *printed, const char *text)
-{
-    if (!*printed)
-        printf("\n%s%s%s\n", term_bold(), text, term_plain());
-    *printed = true;
-}
-
-static bool in_order(const char *state)
-{
-    return strcmp(state, "ready") == 0 || strcmp(state, "stopped") == 0;
-}
-
-/* On its way, and nothing went wrong: what a start, a reload or a stop brings. */
-static bool is_changing(const cJSON *child)
-{
-    const char *state = text_of(child, "state");
-
-    return strcmp(state, "draining") == 0 || (strcmp(state, "loading") == 0 && !text_of(child, "reason")[0]);
-}
-
-/* "failed for 1 min, 11 restarts" */
-static void describe(const cJSON *child, char *out, size_t size)
-{
-    int64_t restarts = whole(child, "restarts");
-    char since[64], times[64] = "";
-
-    span(whole(child, "since_s"), since, sizeof since);
-    if (restarts > 0)
-        snprintf(times, sizeof times, ", %lld restart%s", (long long)restarts, restarts == 1 ? "" : "s");
-    snprintf(out, size, "%s for %s%s", text_of(child, "state"), since, times);
-}
-
-/* The failed ones first, then those that are tried again. */
-static bool print_bad(const cJSON *children)
-{
-    const cJSON *child;
-    bool any = false;
-
-    for (int failed = 1; failed >= 0; failed--)
-        cJSON_ArrayForEach(child, children)
-        {
-            const char *state = text_of(child, "state");
-            char text[CELL];
-
-            if (in_order(state) || is_changing(child) || (strcmp(state, "failed") == 0) != failed)
-                continue;
-            heading(&any, "problems:");
-            describe(child, text, sizeof text);
-            print_about(child, text, text_of(child, "reason"));
-        }
-    return any;
-}
-
-static void print_changing(const cJSON *children)
-{
-    const cJSON *child;
-    bool any = false;
-
-    cJSON_ArrayForEach(child, children)
-    {
-        const char *change = text_of(child, "change");
-        char text[CELL];
-
-        if (!is_changing(child))
-            continue;
-        heading(&any, "changing:");
-        describe(child, text, sizeof text);
-        print_about(child, text, strcmp(change, "taking over") == 0 ? "it takes another one's place when it is ready"
-                    : strcmp(text_of(child, "state"), "draining") == 0 ? "its running requests end first" : "");
-    }
-}
-
-static void print_restarted(const cJSON *children)
-{
-    const cJSON *child;
-    bool any = false;
-
-    cJSON_ArrayForEach(child, children)
-    {
-        int64_t restarts = whole(child, "restarts");
-        char text[CELL];
-
-        if (restarts <= 0 || !in_order(text_of(child, "state")))
-            continue;
-        heading(&any, "restarted before:");
-        snprintf(text, sizeof text, "%lld time%s, at last", (long long)restarts, restarts == 1 ? "" : "s");
-        print_about(child, text, text_of(child, "last_reason"));
-    }
-}
-
-static bool print_notes(const cJSON *tree)
-{
-    const cJSON *list = NULL, *item;
-    bool any = false;
-
-    json_get_array(tree, "config_notes", &list, NULL);
-    cJSON_ArrayForEach(item, list)
-    {
-        const char *text = cJSON_IsString(item) ? item->valuestring : "";
-
-        heading(&any, "the configuration's notes:");
-        printf("  ");
-        term_write(text, strlen(text));
-        putchar('\n');
-    }
-    return any;
-}
-
-/* ---- the service ---- */
-
-static void print_files(const cJSON *tree)
-{
-    const cJSON *files = NULL, *item;
-    const char *config = text_of(tree, "config");
-    int n = 0;
-
-    json_get_array(tree, "config_files", &files, NULL);
-    printf("configuration ");
-    term_write(config, strlen(config));
-    cJSON_ArrayForEach(item, files)
-    {
-        const char *text = cJSON_IsString(item) ? item->valuestring : "", *slash = strrchr(text, '/');
-
-        if (n++ == 0)
-            continue; /* the file itself */
-        printf("%s", n == 2 ? " with conf.d/" : ", ");
-        text = slash ? slash + 1 : text;
-        term_write(text, strlen(text));
-    }
-    putchar('\n');
-}
-
-static void print_listeners(const cJSON *list)
-{
-    const cJSON *item;
-    const char *before = "listening on ";
-
-    cJSON_ArrayForEach(item, list)
-    {
-        if (!cJSON_IsString(item))
-            continue;
-        printf("%s%s", before, item->valuestring);
-        before = ", ";
-    }
-    if (cJSON_GetArraySize(list) > 0)
-        putchar('\n');
-}
-
-static void print_status(const cJSON *tree)
-{
-    const cJSON *listeners = NULL, *children = NULL;
-    char up[64];
-    bool bad;
-
-    json_get_array(tree, "listeners", &listeners, NULL);
-    json_get_array(tree, "children", &children, NULL);
-    span(whole(tree, "uptime_s"), up, sizeof up);
-    printf("fastchat %s, process %lld, up %s\n", text_of(tree, "version"),
-           (long long)whole(tree, "pid"), up);
-    print_files(tree);
-    print_listeners(listeners);
-    putchar('\n');
-    print_children(tree, children);
-    print_changing(children);
-    bad = print_bad(children);
-    bad |= print_notes(tree);
-    print_restarted(children);
-    if (!bad)
-        printf("\nno problems\n");
 }
 
 int status_run(const struct command *cmd, int argc, char **argv)
 {
-    struct service_args service = { 0 };
-    CLEANUP(json_delete) cJSON *tree = NULL;
-    CLEANUP(mem_free) char *text = NULL;
-    bool json = false;
+    struct watch w = { .interval_s = 2 };
+    struct arg_number interval = { 0 };
+    BUF_LOCAL text = BUF_INIT;
+    bool again = false;
     struct err err = { 0 };
     int r;
     const struct arg args[] = {
-        ARG(status_json, &json),
-        ARG(runtime_dir, &service.runtime_dir),
+        ARG(interval, &interval),
+        ARG(status_json, &w.json),
+        ARG(runtime_dir, &w.service.runtime_dir),
+        ARG(watch, &again),
     };
 
     r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, NULL, 0);
     if (r != ARGS_RUN)
         return r;
-    if (service_status(&service, &tree, &text, &err) < 0)
+    if (interval.given && !again)
+        return args_mistake(cmd, "--interval needs --watch");
+    if (interval.given)
+        w.interval_s = interval.value;
+    if (snapshot(&w, term_width(), &text, &err) < 0)
         return service_failed(&err);
-    if (json)
-        printf("%s\n", text);
-    else
-        print_status(tree);
-    return CLI_DONE;
+    if (again)
+        return isatty(STDOUT_FILENO) && !w.json ? watch_screen(&w) : watch_pipe(&w);
+    return print(&text) ? CLI_DONE : CLI_FAILED;
 }

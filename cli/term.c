@@ -92,6 +92,11 @@ void term_write(const char *text, size_t len)
     fflush(stdout);
 }
 
+void term_put(struct buf *out, const char *text)
+{
+    term_clean(text, strlen(text), out_tty, out);
+}
+
 void term_error(const char *fmt, ...)
 {
     BUF_LOCAL text = BUF_INIT;

@@ -25,6 +25,9 @@ int term_width(void);
  * cannot drive the terminal. Flushed. */
 void term_write(const char *text, size_t len);
 
+/* The same text, cleaned for stdout, into a buffer. */
+void term_put(struct buf *out, const char *text);
+
 /* "fastchat: " and a sentence on stderr, cleaned the same way. */
 void term_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* What another program says is wrong: one line as term_error shows it, several

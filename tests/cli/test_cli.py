@@ -319,13 +319,11 @@ class Run(Case):
             self.assertEqual(self.err.count("\n"), 1)
 
 
-class Terminal(Case):
-    """A person at a terminal: prompts, colour, Ctrl-C."""
-
-    def open(self, *args, command="chat", columns=80, **more):
+class OnTerminal(Case):
+    def open(self, *args, command="chat", columns=80, rows=24, **more):
         pid, self.fd = pty.fork()
         if pid == 0:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
             os.execve(PROGRAM, [PROGRAM, command, *args], environment(FASTCHAT_RUNTIME_DIR=self.dir, **more))
         self.pid, self.seen, self.all = pid, "", ""
 
@@ -357,6 +355,10 @@ class Terminal(Case):
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(status)
+
+
+class Terminal(OnTerminal):
+    """A person at a terminal: prompts, colour, Ctrl-C."""
 
     def test_ctrl_c_stops_an_answer_and_at_the_prompt_ends(self):
         self.open()
@@ -421,6 +423,114 @@ class Terminal(Case):
         self.expect("user:")
         self.send("\x04")
         self.assertEqual(self.end(), 0)
+
+
+class Watch(OnTerminal):
+    """fastchat status --watch"""
+
+    def lines(self, args):
+        """Its output, a line each, until the caller has enough."""
+        with subprocess.Popen([PROGRAM, "status", "--watch", "-n0.1", *args], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                              env=environment(FASTCHAT_RUNTIME_DIR=self.dir)) as p:
+            try:
+                yield from p.stdout
+            finally:
+                p.kill()
+
+    def given_back(self):
+        self.assertTrue(self.all.startswith("\x1b[?1049h\x1b[?25l"), self.all)
+        self.assertTrue(self.all.endswith("\x1b[?25h\x1b[?1049l"), self.all)
+
+    def test_it_draws_in_place_until_q_and_gives_the_terminal_back(self):
+        for key in ("q", "\x03"):
+            self.open("--watch", "--interval", "0.1", command="status", columns=120)
+            self.expect("every 0.1 s, at ")
+            for _ in range(3):
+                self.expect("\x1b[H")
+                self.expect("PID")
+            self.assertFalse(termios.tcgetattr(self.fd)[3] & termios.ECHO)
+            self.send(key)
+            self.assertEqual(self.end(), 0)
+            self.given_back()
+
+    def test_it_fits_another_size_of_the_terminal_at_once(self):
+        self.open("--watch", "--interval", "1000", command="status", columns=120)
+        self.expect("PID")
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("4H", 24, 60, 0, 0))
+        self.expect("\x1b[H")
+        self.expect("STATE")
+        self.expect("\x1b[J")
+        last = re.sub("\x1b\\[[0-9]*[a-zA-Z]", "", self.all.split("\x1b[H")[-1]).split("\r\r\n")
+        self.assertNotIn("PID", "".join(last))
+        self.assertLessEqual(max(map(len, last)), 60, last)
+        self.send("q")
+        self.assertEqual(self.end(), 0)
+
+    def test_what_is_longer_than_the_screen_scrolls(self):
+        self.open("--watch", "--interval", "1000", command="status", rows=6)
+        self.expect("lines 1 to 5 of ")
+        for key, first in (("j", 2), ("\x1b[B", 3), ("k", 2), (" ", 6), ("\x1b[5~", 2), ("b", 1), ("k", 1)):
+            self.send(key)
+            self.expect("lines %d to %d of " % (first, first + 4))
+        self.send("q")
+        self.assertEqual(self.end(), 0)
+        self.given_back()
+
+    def test_a_signal_ends_it_and_the_terminal_is_given_back(self):
+        self.open("--watch", command="status")
+        self.expect("STATE")
+        os.kill(self.pid, signal.SIGTERM)
+        self.assertEqual(self.end(), -signal.SIGTERM)
+        self.given_back()
+
+    def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(self):
+        self.open("--watch", "--interval", "1000", command="status")
+        self.expect("STATE")
+        self.send("\x1a")
+        self.expect("\x1b[?1049l")
+        self.assertTrue(os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1]))
+        os.kill(self.pid, signal.SIGCONT)
+        self.expect("\x1b[?1049h")
+        self.expect("STATE")
+        self.send("q")
+        self.assertEqual(self.end(), 0)
+
+    def test_a_pipe_gets_one_after_the_other(self):
+        for n, line in enumerate(self.lines(["--json"])):
+            self.assertIn("children", json.loads(line))
+            if n == 2:
+                break
+        seen = 0
+        for line in self.lines([]):
+            seen += line.startswith("fastchat ")
+            self.assertNotRegex(line, "\x1b(?!\\[2J)")
+            if seen == 3:
+                break
+
+    def test_a_service_that_goes_and_comes_back_is_watched_on(self):
+        with tempfile.TemporaryDirectory(prefix="fastchat-cli-") as folder:
+            def start():
+                p = subprocess.Popen([sys.executable, HERE + "/fake_service.py", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                p.stdout.readline()
+                return p
+            service = start()
+            self.open("--watch", "-n", "0.1", "--runtime-dir", folder, command="status")
+            self.expect("STATE")
+            service.communicate()
+            self.expect("nobody answers at")
+            for name in os.listdir(folder):
+                os.unlink(os.path.join(folder, name))
+            service = start()
+            self.expect("STATE")
+            self.send("q")
+            self.assertEqual(self.end(), 0)
+            service.communicate()
+
+    def test_without_a_service_it_does_not_begin(self):
+        with tempfile.TemporaryDirectory(prefix="fastchat-cli-") as folder:
+            self.run_cli("status", "--watch", "--runtime-dir", folder, code=1)
+            self.assertIn("nobody answers at", self.err)
+        self.run_cli("status", "--interval", "1", code=2)
 
 
 if __name__ == "__main__":
