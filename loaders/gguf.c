@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/cursor.h"
 #include "base/err.h"
+#include "base/reach.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -576,6 +577,11 @@ static int map_file(struct gguf *g, struct err *err)
     struct stat st;
     void *at;
 
+    if (fd < 0 && errno == EACCES) {
+        reach_denied(g->path, err);
+        err_place(err, "%s: can not open it", g->path);
+        return -EACCES;
+    }
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_errno(err, -errno, "%s: can not open it", g->path);
     if (S_ISDIR(st.st_mode))

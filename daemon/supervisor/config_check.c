@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/reach.h"
 #include "ipc/address.h"
 
 #include <errno.h>
@@ -111,46 +112,65 @@ static const char *own_folder(struct check *k, const char *file)
     return folder ? arena_strdup(k->c->arena, folder) : NULL;
 }
 
-/* NULL: nothing there. A path that begins with ~ or $ has been resolved. */
+/* Is something there? Also where nobody lets us look: that is said later. */
+static bool exists(const char *path)
+{
+    return path && (access(path, F_OK) == 0 || errno == EACCES);
+}
+
+/* NULL: nothing there. A path that begins with ~ or $ has been resolved. What can
+ * be seen goes before what cannot. */
 static const char *find_file(struct check *k, const struct config_value *v)
 {
     const struct config_value *dirs =
         &k->c->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_model_dirs];
-    const char *folder, *path;
+    const char *folder = own_folder(k, v->file), *hidden = NULL;
 
     if (*v->s == '/')
-        return access(v->s, F_OK) == 0 || errno == EACCES ? v->s : NULL;
-    folder = own_folder(k, v->file);
-    path = folder ? arena_printf(k->c->arena, "%s/%s", folder, v->s) : NULL;
-    if (path && access(path, F_OK) == 0)
-        return path;
-    for (size_t i = 0; i < dirs->n_list; i++) {
-        path = arena_printf(k->c->arena, "%s/%s", dirs->list[i], v->s);
+        return exists(v->s) ? v->s : NULL;
+    for (size_t i = 0; i <= dirs->n_list; i++) {
+        const char *at = i == 0 ? folder : dirs->list[i - 1];
+        const char *path = at ? arena_printf(k->c->arena, "%s/%s", at, v->s) : NULL;
+
         if (path && access(path, F_OK) == 0)
             return path;
+        if (!hidden && exists(path))
+            hidden = path;
     }
-    return NULL;
+    return hidden;
+}
+
+/* Why a file that may be there cannot be used; NULL: it can. */
+static const char *fault_of(const char *path, struct err *why)
+{
+    struct stat st;
+
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return S_ISDIR(st.st_mode) ? "is a folder" : "is no regular file";
+    if (access(path, R_OK) == 0)
+        return NULL;
+    if (errno != EACCES)
+        return strerror(errno);
+    reach_denied(path, why);
+    return err_text(why);
 }
 
 static void check_file(struct check *k, struct config_group *g)
 {
     struct config_value *v = &g->values[MODEL_path];
-    const char *path = find_file(k, v), *fault = NULL;
-    struct stat st;
+    const char *path = find_file(k, v), *fault;
+    struct err why = { 0 };
 
-    if (!path)
+    if (!path) {
         config_fault(k->faults, v->file, v->line, "%s.path: there is no file \"%s\"%s", g->label, v->s,
                      *v->s == '/' ? "" : " beside this one or in supervisor.model_dirs");
-    else if (stat(path, &st) < 0)
-        fault = strerror(errno);
-    else if (!S_ISREG(st.st_mode))
-        fault = S_ISDIR(st.st_mode) ? "is a folder" : "is no regular file";
-    else if (access(path, R_OK) < 0)
-        fault = strerror(errno);
-    else
-        v->s = path;
+        return;
+    }
+    fault = fault_of(path, &why);
     if (fault)
         config_fault(k->faults, v->file, v->line, "%s.path: %s: %s", g->label, path, fault);
+    else
+        v->s = path;
 }
 
 /* ---- addresses ---- */

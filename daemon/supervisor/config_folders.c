@@ -9,6 +9,8 @@
 #include "daemon/supervisor/config_parts.h"
 
 #include "base/arena.h"
+#include "base/err.h"
+#include "base/reach.h"
 #include "base/utf8.h"
 #include "daemon/model_name.h"
 
@@ -186,7 +188,12 @@ static void take_folder(struct folders *f, const char *folder)
     int n = scandir(folder, &names, is_model, by_name);
 
     if (n < 0) {
-        note(f, "%s: no models from there: %s", folder, strerror(errno));
+        const char *why = strerror(errno);
+        struct err denied = { 0 };
+
+        if (errno == EACCES && reach_denied(folder, &denied))
+            why = err_text(&denied);
+        note(f, "%s: no models from there: %s", folder, why);
         return;
     }
     for (int i = 0; i < n; i++) {
