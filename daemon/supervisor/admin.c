@@ -10,7 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -21,8 +21,7 @@ struct peer {
     int fd;                     /* -1: a free place */
     uint64_t order;             /* of its arrival */
     sd_event_source *io;
-    enum admin_command waits;   /* for the end of this */
-    char model[132];
+    struct waiter waiter;
 };
 
 struct admin {
@@ -39,31 +38,9 @@ struct admin {
 
 static void drop(struct peer *p)
 {
-    p->waits = ADMIN_NONE;
+    command_forget(&p->waiter);
     p->io = sd_event_source_disable_unref(p->io);
     fd_close(STEAL_FD(p->fd));
-}
-
-static const struct { const char *name; enum admin_command command; bool model; } commands[] = {
-    { "load", ADMIN_LOAD, true },       { "reload", ADMIN_RELOAD, false },
-    { "unload", ADMIN_UNLOAD, true },   { "upgrade", ADMIN_UPGRADE, false },
-};
-enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
-
-const char *admin_command_name(enum admin_command command)
-{
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (commands[i].command == command)
-            return commands[i].name;
-    return "";
-}
-
-enum admin_command admin_command_of(const char *name)
-{
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return commands[i].command;
-    return ADMIN_NONE;
 }
 
 static int say(struct peer *p, enum control_type type, const char *text)
@@ -82,57 +59,28 @@ static int say(struct peer *p, enum control_type type, const char *text)
                                  : control_send_json(p->fd, type, buf_str(&json));
 }
 
-static int begin(struct peer *p, enum admin_command command, struct err *err)
+static void on_answer(struct waiter *w, int result, const char *text)
 {
-    struct supervisor *s = p->admin->sup;
-    BUF_LOCAL faults = BUF_INIT;
+    struct peer *p = (struct peer *)((char *)w - offsetof(struct peer, waiter));
 
-    switch (command) {
-    case ADMIN_RELOAD:
-        if (reload(s, &faults)) {
-            buf_adds(&faults, "nothing has changed: the configuration in force stays\n");
-            return say(p, CONTROL_ERROR, buf_str(&faults));
-        }
-        break;
-    case ADMIN_LOAD:
-        if (models_load(s, p->model, err))
-            return say(p, CONTROL_ERROR, err_text(err));
-        break;
-    case ADMIN_UNLOAD:
-        if (models_unload(s, p->model, err))
-            return say(p, CONTROL_ERROR, err_text(err));
-        break;
-    case ADMIN_UPGRADE:
-        if (upgrade_begin(s, err))
-            return say(p, CONTROL_ERROR, err_text(err));
-        break;
-    case ADMIN_NONE:
-        break;
-    }
-    p->waits = command;
-    supervisor_news(s);
-    return 0;
+    if (say(p, result ? CONTROL_ERROR : CONTROL_REPLY, text))
+        drop(p);
 }
 
 static int take_command(struct peer *p, const struct control_frame *f, struct err *err)
 {
     CLEANUP(json_delete) cJSON *tree = NULL;
     const char *name = "", *model = "";
+    BUF_LOCAL why = BUF_INIT;
 
     if (json_parse(f->payload, f->len, NULL, &tree, err) || json_get_string(tree, "command", &name, err) < 0 ||
         json_get_string(tree, "model", &model, err) < 0)
         return say(p, CONTROL_ERROR, err_text(err));
-    if (p->waits != ADMIN_NONE || p->admin->sup->phase != STOP_NOT)
-        return say(p, CONTROL_ERROR, p->waits ? "this connection waits for an earlier command" : "the service is stopping");
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0) {
-            model = commands[i].model ? models_name(p->admin->sup, model) : "";
-            if (commands[i].model && (!*model || strlen(model) >= sizeof p->model))
-                return say(p, CONTROL_ERROR, "this command needs the name of a model");
-            strcpy(p->model, model);
-            return begin(p, commands[i].command, err);
-        }
-    return say(p, CONTROL_ERROR, "unknown command");
+    if (p->waiter.command != COMMAND_NONE)
+        return say(p, CONTROL_ERROR, "this connection waits for an earlier command");
+    if (command_begin(p->admin->sup, &p->waiter, command_of(name), model, &why))
+        return say(p, CONTROL_ERROR, buf_str(&why));
+    return 0;
 }
 
 static int answer(struct peer *p, const struct control_frame *f)
@@ -148,61 +96,6 @@ static int answer(struct peer *p, const struct control_frame *f)
     if (text.failed)
         return -ENOMEM;
     return control_send_memfd(p->fd, CONTROL_REPLY, buf_str(&text), text.len, NULL);
-}
-
-/* Is what it waits for over? And if so, how: CONTROL_REPLY or CONTROL_ERROR. */
-static bool is_over(const struct peer *p, enum control_type *ret, struct err *text)
-{
-    const struct supervisor *s = p->admin->sup;
-    enum models_progress progress;
-
-    *ret = s->troubles.len && (p->waits == ADMIN_RELOAD || p->waits == ADMIN_UPGRADE) ? CONTROL_ERROR : CONTROL_REPLY;
-    switch (p->waits) {
-    case ADMIN_RELOAD:
-        err_set(text, 1, "%s", s->troubles.len ? buf_str(&s->troubles) : "the configuration is in force");
-        return !s->reloading;
-    case ADMIN_LOAD:
-    case ADMIN_UNLOAD:
-        progress = models_progress(s, p->model, p->waits == ADMIN_LOAD, text);
-        if (progress == MODELS_FAILED)
-            *ret = CONTROL_ERROR;
-        err_set(text, 1, "%s is %s", p->model, p->waits == ADMIN_LOAD ? "loaded" : "unloaded");
-        return progress != MODELS_PENDING;
-    case ADMIN_UPGRADE:
-        err_set(text, 1, "the service runs fastchatd %s%s%s", FASTCHAT_VERSION, s->troubles.len ? ", but\n" : "",
-                buf_str(&s->troubles));
-        return !s->upgrade && fleet_is_settled(s);
-    default:
-        return false;
-    }
-}
-
-static void tell(struct peer *p, enum control_type type, const char *text)
-{
-    p->waits = ADMIN_NONE;
-    if (say(p, type, text))
-        drop(p);
-}
-
-void admin_settle(struct admin *a)
-{
-    for (size_t i = 0; i < MAX_PEERS; i++) {
-        struct err text = { 0 };
-        enum control_type type;
-
-        if (a->peers[i].fd >= 0 && is_over(&a->peers[i], &type, &text))
-            tell(&a->peers[i], type, err_text(&text));
-    }
-}
-
-void admin_give_up(struct admin *a, enum admin_command what, const char *why)
-{
-    for (size_t i = 0; a && i < MAX_PEERS; i++) {
-        struct peer *p = &a->peers[i];
-
-        if (p->fd >= 0 && p->waits != ADMIN_NONE && (what == ADMIN_NONE || what == p->waits))
-            tell(p, CONTROL_ERROR, why);
-    }
 }
 
 static int on_peer(sd_event_source *source, int fd, uint32_t events, void *user)
@@ -323,7 +216,7 @@ int admin_open(struct supervisor *s, int listener, struct admin **ret, struct er
     a->listener = listener;
     a->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (size_t i = 0; i < MAX_PEERS; i++)
-        a->peers[i] = (struct peer){ .admin = a, .fd = -1 };
+        a->peers[i] = (struct peer){ .admin = a, .fd = -1, .waiter.answer = on_answer };
     buf_adds(&text, "unix:");
     config_socket_path(s->config, "control.sock", &text);
     r = address_parse(buf_str(&text), &a->address, err);
@@ -361,8 +254,8 @@ size_t admin_waiting(const struct admin *a, struct admin_wait *ret)
     for (size_t i = 0; i < MAX_PEERS; i++) {
         const struct peer *p = &a->peers[i];
 
-        if (p->fd >= 0 && p->waits != ADMIN_NONE)
-            ret[n++] = (struct admin_wait){ .fd = p->fd, .command = p->waits, .model = p->model };
+        if (p->fd >= 0 && p->waiter.command != COMMAND_NONE)
+            ret[n++] = (struct admin_wait){ .fd = p->fd, .command = p->waiter.command, .model = p->waiter.model };
     }
     return n;
 }
@@ -374,7 +267,7 @@ int admin_adopt(struct admin *a, const struct admin_wait *w, struct err *err)
 
     if (r < 0)
         return err_errno(err, r, "control.sock");
-    p->waits = w->command;
-    snprintf(p->model, sizeof p->model, "%s", w->model);
+    if (w->command != COMMAND_NONE)
+        command_wait(a->sup, &p->waiter, w->command, w->model);
     return 0;
 }

@@ -113,7 +113,7 @@ static int put_peers(struct json_writer *w, const struct admin *a, struct fd_lis
     for (size_t i = 0; r == 0 && i < n; i++) {
         json_open(w, '{');
         r = put_fd(w, "fd", peers[i].fd, list, err);
-        json_kstr(w, "command", admin_command_name(peers[i].command));
+        json_kstr(w, "command", command_name(peers[i].command));
         json_kstr(w, "model", peers[i].model);
         json_close(w, '}');
     }
@@ -329,7 +329,7 @@ static void read_unit(struct reader *r, const cJSON *obj)
 /* One that can not be taken over loses no more than its answer. */
 static void read_peer(struct reader *r, const cJSON *obj)
 {
-    struct admin_wait w = { .command = admin_command_of(get_text(r, obj, "command")), .model = get_text(r, obj, "model") };
+    struct admin_wait w = { .command = command_of(get_text(r, obj, "command")), .model = get_text(r, obj, "model") };
     struct err err = { 0 };
 
     w.fd = get_fd(r, obj, "fd");

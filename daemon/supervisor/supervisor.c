@@ -81,7 +81,7 @@ static int on_news(sd_event_source *source, void *user)
         fleet_roll(s);
     tell_all(s);
     reload_turn(s);
-    admin_settle(s->admin);     /* what was unloaded is, also when a request loads it now */
+    commands_settle(s);     /* what was unloaded is, also when a request loads it now */
     if (s->phase == STOP_NOT)
         models_turn(s);
     return 0;
@@ -182,7 +182,7 @@ static void begin_stop(struct supervisor *s, int code)
     sd_notify(0, "STOPPING=1");
     set_stop_timer(s, drain_us);
     upgrade_free(STEAL(s->upgrade));
-    admin_give_up(s->admin, ADMIN_NONE, "the service stops");
+    commands_give_up(s, COMMAND_NONE, -ESHUTDOWN, "the service stops");
     /* None of them is started again, whatever its turn. */
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
@@ -209,6 +209,14 @@ void supervisor_fail(struct supervisor *s, int code)
         return;
     log_event(LOG_ERR, "service-failed", NULL, "the service cannot go on and stops");
     begin_stop(s, code);
+}
+
+void supervisor_drain(struct supervisor *s)
+{
+    if (s->phase != STOP_NOT)
+        return;
+    log_event(LOG_NOTICE, "stop", NULL, "drain: the service takes nothing new and stops when what runs has ended");
+    begin_stop(s, EXIT_DONE);
 }
 
 /* ---- signals ---- */
@@ -395,6 +403,7 @@ static int run(struct supervisor *s)
     for (const struct listener *k = s->listeners.first; k; k = k->next)
         log_info("listening on %s", k->bound.text);
     r = sd_event_loop(s->event);
+    commands_settle(s);
     if (r < 0) {
         log_error("event loop: %s", strerror(-r));
         return EXIT_FAILED;

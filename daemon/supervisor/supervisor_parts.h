@@ -31,6 +31,7 @@ struct supervisor {
     int lock;                   /* of the runtime folder */
     struct restart_limits restart_limits;
     struct admin *admin;
+    struct waiter *waiters;     /* for the end of a command */
     struct upgrade *upgrade;    /* NULL: none is being tried */
     sd_event_source *news;      /* one more turn of the loop, then all hear of it */
     sd_event_source *tick;      /* once a second: what nobody says */
@@ -55,6 +56,8 @@ void supervisor_news(struct supervisor *s);
 void supervisor_down(struct supervisor *s, struct unit *u);
 /* The service cannot go on: stop everything, exit with `code`. */
 void supervisor_fail(struct supervisor *s, int code);
+/* Nothing new is taken, what runs may end, then the service ends: as SIGTERM. */
+void supervisor_drain(struct supervisor *s);
 /* Mail for every process of a role. */
 void supervisor_post(struct supervisor *s, enum unit_role role, unsigned mail);
 /* What follows from s->config and is kept elsewhere. */
@@ -120,7 +123,7 @@ void reload_let_go(struct supervisor *s, struct held *h);
 
 /* upgrade.c: the program of now in place of the one that runs. It is tried in
  * a process of its own first. 0 or -errno with a sentence; when it succeeds this
- * image is gone, and otherwise admin_settle() hears of it. */
+ * image is gone, and otherwise who waits hears of it. */
 int upgrade_begin(struct supervisor *s, struct err *err);
 void upgrade_free(struct upgrade *u);               /* NULL is fine */
 /* As unit_look(), for the trial. NULL is fine. */
@@ -149,24 +152,41 @@ pid_t spawn(const char *program, const char *const *argv, int channel);
 /* mend.c: makes socket files anew that are gone. */
 void sockets_mend(struct supervisor *s);
 
+/* command.c: what an administrator asks for, and who waits for the end of it.
+ * DRAIN of a model is UNLOAD; without one it is the end of the service. */
+enum command { COMMAND_NONE, COMMAND_RELOAD, COMMAND_LOAD, COMMAND_UNLOAD, COMMAND_UPGRADE, COMMAND_DRAIN };
+struct waiter {
+    enum command command;       /* NONE: it waits for nothing */
+    char model[132];
+    /* Called once, when it waits no more. result: 0 or -errno. May free it. */
+    void (*answer)(struct waiter *w, int result, const char *text);
+    struct waiter *next, **link;
+};
+/* 0, and w waits; or -errno, and `why` says why: -ENOENT no such model, -ESHUTDOWN
+ * the service stops, -EINVAL a configuration that is not used (a line a fault). */
+int command_begin(struct supervisor *s, struct waiter *w, enum command command, const char *model, struct buf *why);
+/* It waits for a command that has begun already. */
+void command_wait(struct supervisor *s, struct waiter *w, enum command command, const char *model);
+/* It waits for nothing, and is not told. */
+void command_forget(struct waiter *w);
+/* Tells those who wait for something that is done. */
+void commands_settle(struct supervisor *s);
+/* Tells those who wait for what will not be; COMMAND_NONE: for anything. */
+void commands_give_up(struct supervisor *s, enum command what, int result, const char *why);
+/* Their names in frames; "" and COMMAND_NONE for what has none. */
+const char *command_name(enum command command);
+enum command command_of(const char *name);
+
 /* admin.c: RUNTIME/control.sock. listener: the socket, -1: it is bound. */
-enum admin_command { ADMIN_NONE, ADMIN_RELOAD, ADMIN_LOAD, ADMIN_UNLOAD, ADMIN_UPGRADE };
 int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err);
 void admin_close(struct admin *a);                  /* NULL is fine */
 /* Makes the socket's file anew if it is gone. */
 void admin_mend(struct admin *a);
-/* Answers whoever waits for something that is done. */
-void admin_settle(struct admin *a);
-/* Answers whoever waits for what will not be; ADMIN_NONE: for anything. */
-void admin_give_up(struct admin *a, enum admin_command what, const char *why);
-/* Their names in frames; "" and ADMIN_NONE for what has none. */
-const char *admin_command_name(enum admin_command command);
-enum admin_command admin_command_of(const char *name);
 /* For an upgrade: the socket, and who waits for the end of something. */
 enum { ADMIN_MAX_PEERS = 32 };
 struct admin_wait {
     int fd;
-    enum admin_command command;
+    enum command command;
     const char *model;
 };
 int admin_listener(const struct admin *a);

@@ -54,7 +54,7 @@ static void gave_up(struct supervisor *s, const char *why)
 {
     log_event(LOG_ERR, "upgrade", NULL, "no upgrade: %s", why);
     upgrade_free(STEAL(s->upgrade));
-    admin_give_up(s->admin, ADMIN_UPGRADE, why);
+    commands_give_up(s, COMMAND_UPGRADE, -EIO, why);
 }
 
 /* The last line of what the trial said. */

@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ import traceback
 SOURCE = os.environ.get("FASTCHAT_SOURCE") or os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BUILD = os.environ.get("FASTCHAT_BUILD") or os.path.join(SOURCE, "build")
 CEILING = 180.0
+FRAME_MAGIC, FRAME_REPLY, FRAME_COMMAND = 0x46434831, 33, 35        # ipc/control.h
 SANITIZED = os.path.exists(os.path.join(BUILD, "build.ninja")) and "-fsanitize=" in open(
     os.path.join(BUILD, "build.ninja"), encoding="utf-8").read(200000)
 
@@ -219,6 +221,25 @@ class Service:
             if c["role"] == role and (model is None or c.get("model") == model) and (replica is None or c.get("replica") == replica):
                 return c
         return None
+
+    @contextlib.contextmanager
+    def control(self, **command):
+        """Says a command on control.sock; what it gives waits for the answer: (is it a success, its message)."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as c:
+            c.settimeout(CEILING)
+            c.connect(os.path.join(self.runtime, "control.sock"))
+            text = json.dumps(command).encode()
+            c.send(struct.pack("=IHHQQII", FRAME_MAGIC, 1, FRAME_COMMAND, 1, 0, len(text), 0) + text)
+
+            def answer():
+                data, fds, _, _ = socket.recv_fds(c, 65536 + 64, 8)
+                kind, length = struct.unpack("=IHHQQII", data[:32])[2:6:3]
+                if not fds:
+                    return kind == FRAME_REPLY, json.loads(data[32:32 + length])["message"]
+                with os.fdopen(fds[0], "rb") as f:
+                    f.seek(0)
+                    return kind == FRAME_REPLY, json.loads(f.read())["message"]
+            yield answer
 
     def stats(self, role="worker", **kw):
         """Of its last heartbeat; before the first one every figure is 0."""

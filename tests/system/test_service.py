@@ -226,6 +226,39 @@ def test_sigterm_drains_streams_finish_and_new_requests_are_refused():
         assert not os.path.exists(os.path.join(s.runtime, "api.sock")), "a socket file was left behind"
 
 
+def test_a_drain_waits_for_what_runs_says_so_and_ends_the_service():
+    gate = script_file(TMP, "gate", play=["a", {"repeat": 20, "play": [{"wait_ms": 100}, "b"]}])
+    with service(scripted("m", gate), supervisor="drain_s = 600;") as s:
+        with s.stream("x") as r, s.control(command="drain") as first, s.control(command="drain") as second:
+            until("it drains", lambda: (s.child("api") or {}).get("state") == "draining")
+            with s.control(command="reload") as other:
+                assert other() == (False, "the service is stopping"), other
+            assert list(events(r))[-1] == "[DONE]"
+            assert first() == (True, "the service has stopped; all that ran has ended")
+            assert second()[0]
+        assert s.process.wait(CEILING) == 0
+
+
+def test_a_drain_that_takes_too_long_says_so():
+    play = script_file(TMP, "endless", play=["a", {"repeat": 100000, "play": [{"wait_ms": 100}, "b"]}])
+    with service(scripted("m", play), supervisor="drain_s = 1;") as s:
+        with s.stream("x") as r, s.control(command="drain") as answer:
+            r.readline()
+            assert answer() == (False, "the service has stopped, and not all that ran had ended by itself")
+        assert s.process.wait(CEILING) == 0
+
+
+def test_a_drain_of_one_model_unloads_it_and_the_service_goes_on():
+    with service(scripted("m", HELLO, 'aliases = ( "n" );') + ", " + scripted("other", HELLO)) as s:
+        with s.control(command="drain", model="n") as answer:
+            assert answer() == (True, "m is unloaded")
+        with s.control(command="drain", model="nobody") as answer:
+            assert answer() == (False, "there is no model 'nobody' in the configuration")
+        assert s.child("worker", "m")["state"] == "stopped" and s.answer("hi", model="other") == "Hello world"
+        with s.control(command="load", model="m") as answer:
+            assert answer() == (True, "m is loaded")
+
+
 def test_a_bad_config_shows_all_its_errors_and_exits_78():
     folder = scratch()
     path = os.path.join(folder, "fastchat.conf")
