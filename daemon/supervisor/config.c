@@ -905,3 +905,10 @@ const char *config_str(const struct config *c, enum config_key key)
 {
     return c->sections[config_rows[key].section].values[key].s;
 }
+
+bool config_only_workers(const struct config *c)
+{
+    const char *parts = config_str(c, SUPERVISOR_parts);
+
+    return parts && strcmp(parts, "workers") == 0;
+}

@@ -115,6 +115,8 @@ DEFINE_CLEANUP(struct config *, config_free)
 /* Values of a section: config_int(c, SUPERVISOR_drain_s). */
 int64_t config_int(const struct config *c, enum config_key key);
 const char *config_str(const struct config *c, enum config_key key);       /* NULL: unset */
+/* supervisor.parts = "workers": no controller and no api, whatever their sections say. */
+bool config_only_workers(const struct config *c);
 
 /* The settings as a file that loads to the same settings, each with a comment
  * that says where it comes from. */

@@ -269,14 +269,16 @@ static void gather(struct claims *cs)
     const struct config_value *tcp = &c->sections[CONFIG_CONTROLLER].values[CONTROLLER_listen];
 
     claim_own(cs, "control.sock");
-    claim_own(cs, "controller.sock");
-    if (tcp->set)
-        claim(cs, tcp->s, "controller.listen", tcp);
-    for (size_t i = 0; i < c->n_listeners; i++) {
-        const struct config_value *v = &c->listeners[i]->values[LISTEN_address];
+    if (!config_only_workers(c)) {
+        claim_own(cs, "controller.sock");
+        if (tcp->set)
+            claim(cs, tcp->s, "controller.listen", tcp);
+        for (size_t i = 0; i < c->n_listeners; i++) {
+            const struct config_value *v = &c->listeners[i]->values[LISTEN_address];
 
-        if (v->set)
-            claim(cs, v->s, c->listeners[i]->label, v);
+            if (v->set)
+                claim(cs, v->s, c->listeners[i]->label, v);
+        }
     }
     for (size_t m = 0; m < c->n_models; m++)
         for (int i = 0; c->models[m]->values[MODEL_name].set &&
@@ -312,6 +314,7 @@ static void check_model_address(struct check *k, const struct config_group *g)
     static const enum config_key keys[] = { MODEL_listen, MODEL_advertise };
     const struct config_value *listen = &g->values[MODEL_listen];
     const struct config_value *advertise = &g->values[MODEL_advertise];
+    const struct config_value *controllers = &g->values[MODEL_controllers];
     struct address a;
 
     for (size_t i = 0; i < 2; i++) {
@@ -325,6 +328,12 @@ static void check_model_address(struct check *k, const struct config_group *g)
     if (advertise->set && !listen->set)
         config_fault(k->faults, advertise->file, advertise->line,
                      "%s.advertise: needs \"listen\" too", g->label);
+    for (size_t i = 0; i < controllers->n_list; i++)
+        if (strncmp(controllers->list[i], "unix:", 5) != 0 && !listen->set && !listen->line) {
+            config_fault(k->faults, controllers->file, controllers->line,
+                         "%s.controllers: \"%s\" can use a worker that it reaches only: \"listen\" is missing", g->label, controllers->list[i]);
+            break;
+        }
     if (listen->set && !advertise->set && !advertise->line &&
         address_parse(listen->s, &a, NULL) == 0 && wildcard(&a))
         config_fault(k->faults, listen->file, listen->line,
@@ -361,6 +370,18 @@ static void check_order(struct check *k, enum config_key a, enum config_key b, i
                      config_rows[b].name, (long long)vb->i, config_rows[a].name, (long long)va->i);
 }
 
+/* Where there are only workers, somebody else must be told of them and ask for them. */
+static void check_is_reached(struct check *k, const struct config_group *g)
+{
+    const struct config_value *load = &g->values[DEFAULTS_load];
+    const struct config_value *controllers = &g->values[MODEL_controllers];
+
+    if (controllers->n_list == 0 && (controllers->set || !controllers->line))
+        config_fault(k->faults, g->file, g->line, "%s: \"controllers\" is missing, and with supervisor.parts = \"workers\" there is none here", g->label);
+    if (strcmp(load->s, "on-demand") == 0)
+        config_fault(k->faults, load->file, load->line, "%s.load: with supervisor.parts = \"workers\" nobody here asks for a model; it can be always or manual", g->label);
+}
+
 static void check_models(struct check *k)
 {
     struct config *c = k->c;
@@ -374,6 +395,8 @@ static void check_models(struct check *k)
         if (g->values[MODEL_path].set)
             check_file(k, g);
         check_model_address(k, g);
+        if (config_only_workers(c))
+            check_is_reached(k, g);
     }
     config_add_folders(c);
     for (size_t m = 0; m < c->n_models; m++)
@@ -390,10 +413,13 @@ void config_check(struct config *c, struct config_faults *faults)
 {
     struct check k = { .c = c, .faults = faults };
     const struct config_value *listen = &c->sections[CONFIG_API].values[API_listen];
+    const struct config_value *folders = &c->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_model_folders];
 
     check_order(&k, SUPERVISOR_heartbeat_ms, SUPERVISOR_heartbeat_limit_ms, 2);
     check_order(&k, SUPERVISOR_restart_delay_ms, SUPERVISOR_restart_delay_max_ms, 1);
-    if (c->n_listeners == 0)
+    if (config_only_workers(c) && folders->n_list)
+        config_fault(faults, folders->file, folders->line, "supervisor.model_folders: with parts = \"workers\" each model must be listed, with its controllers");
+    if (c->n_listeners == 0 && !config_only_workers(c))
         config_fault(faults, listen->file, listen->line, "api.listen: needs at least one address");
     for (size_t i = 0; i < c->n_listeners; i++)
         require(&k, c->listeners[i], LISTEN_address);

@@ -314,9 +314,11 @@ static void put_controllers(struct json_writer *w, const struct config *c,
 
     json_key(w, "controllers");
     json_open(w, '[');
-    buf_adds(&text, "unix:");
-    config_socket_path(c, "controller.sock", &text);
-    json_str(w, buf_str(&text));
+    if (!config_only_workers(c)) {
+        buf_adds(&text, "unix:");
+        config_socket_path(c, "controller.sock", &text);
+        json_str(w, buf_str(&text));
+    }
     for (size_t i = 0; i < v->n_list; i++) {
         buf_clear(&text);
         buf_printf(&text, "%s%s", strncmp(v->list[i], "unix:", 5) == 0 ? "" : "http://", v->list[i]);

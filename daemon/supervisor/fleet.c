@@ -301,7 +301,7 @@ static int fit_one(struct supervisor *s, enum unit_role role, size_t model, int 
 int fleet_fit(struct supervisor *s, struct err *err)
 {
     const struct config *c = s->config;
-    int r;
+    int r = 0;
 
     for (size_t i = 0; i < s->n_units; i++) {
         if (!is_named(s->units[i]))
@@ -309,11 +309,12 @@ int fleet_fit(struct supervisor *s, struct err *err)
         if (s->units[i]->gone && s->units[i]->role == UNIT_API)
             unit_tell_settings(s->units[i]);
     }
-    r = fit_one(s, UNIT_CONTROLLER, 0, 0, err);
+    if (!config_only_workers(c))
+        r = fit_one(s, UNIT_CONTROLLER, 0, 0, err);
     for (size_t m = 0; r == 0 && m < c->n_models; m++)
         for (int i = 0; r == 0 && i < c->models[m]->values[DEFAULTS_replicas].i; i++)
             r = fit_one(s, UNIT_WORKER, m, i, err);
-    for (int i = 0; r == 0 && i < config_int(c, API_processes); i++)
+    for (int i = 0; r == 0 && !config_only_workers(c) && i < config_int(c, API_processes); i++)
         r = fit_one(s, UNIT_API, 0, i, err);
     sort(s);
     if (r == 0)

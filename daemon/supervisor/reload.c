@@ -28,9 +28,9 @@ static int hold(struct supervisor *s, struct held *h, const char *address, mode_
 static int hold_all(struct supervisor *s, const struct config *c, struct held *h, struct err *err)
 {
     const char *tcp = config_str(c, CONTROLLER_listen);
-    int r = tcp ? hold(s, h, tcp, 0, (gid_t)-1, err) : 0;
+    int r = tcp && !config_only_workers(c) ? hold(s, h, tcp, 0, (gid_t)-1, err) : 0;
 
-    for (size_t i = 0; r == 0 && i < c->n_listeners; i++) {
+    for (size_t i = 0; r == 0 && !config_only_workers(c) && i < c->n_listeners; i++) {
         const struct config_value *v = c->listeners[i]->values;
 
         r = hold(s, h, v[LISTEN_address].s, (mode_t)v[LISTEN_mode].i, v[LISTEN_group].set ? (gid_t)v[LISTEN_group].i : (gid_t)-1, err);

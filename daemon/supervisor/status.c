@@ -147,6 +147,7 @@ void status_line(const struct supervisor *s, struct buf *out)
 {
     size_t n = 0, ready = 0, n_failed = 0;
     const struct unit *api = the_api(s);
+    bool serving;
 
     for (size_t i = 0; i < s->n_units; i++) {
         const struct unit *u = s->units[i];
@@ -156,8 +157,8 @@ void status_line(const struct supervisor *s, struct buf *out)
         n++;
         ready += u->state == UNIT_READY;
     }
-    buf_printf(out, "%s, %zu of %zu workers ready",
-               s->phase != STOP_NOT ? "stopping" : api && api->state == UNIT_READY ? "serving" : "starting", ready, n);
+    serving = config_only_workers(s->config) || (api && api->state == UNIT_READY);
+    buf_printf(out, "%s, %zu of %zu workers ready", s->phase != STOP_NOT ? "stopping" : serving ? "serving" : "starting", ready, n);
     for (size_t i = 0; i < s->n_units; i++)
         if (s->units[i]->state == UNIT_FAILED && fleet_is_shown(s->units[i]) && n_failed++ < 5)
             buf_printf(out, "%s%s", n_failed == 1 ? "; failed: " : ", ", s->units[i]->name);

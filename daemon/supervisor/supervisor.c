@@ -45,8 +45,11 @@ void supervisor_post(struct supervisor *s, enum unit_role role, unsigned mail)
             unit_post(s->units[i], mail);
 }
 
-static bool api_is_ready(const struct supervisor *s)
+/* Somebody listens; where there are only workers, nobody here has to. */
+static bool is_up(const struct supervisor *s)
 {
+    if (config_only_workers(s->config))
+        return true;
     for (size_t i = 0; i < s->n_units; i++)
         if (s->units[i]->role == UNIT_API && s->units[i]->state == UNIT_READY)
             return true;
@@ -66,7 +69,7 @@ static void tell_all(struct supervisor *s)
     status_line(s, &line);
     if (is_news(&s->told_line, &line))
         sd_notifyf(0, "STATUS=%s", buf_str(&line));
-    if (!s->announced && api_is_ready(s)) {
+    if (!s->announced && is_up(s)) {
         s->announced = true;
         sd_notify(0, "READY=1");
         log_event(LOG_INFO, "service-ready", NULL, "the service is ready: %s", buf_str(&line));

@@ -279,6 +279,21 @@ Test(config, a_worker_is_told_its_part)
     config_free(c);
 }
 
+Test(config, a_worker_without_a_service_around_it_has_its_controllers_only)
+{
+    BUF_LOCAL out = BUF_INIT;
+    struct config *c = load(config_write_text("fastchat.conf",
+        "supervisor = { parts = \"workers\"; };\n"
+        "controller = { listen = \"127.0.0.1:21002\"; };\n"      /* of no effect, so not taken */
+        "api = { listen = (); };\n"
+        "models = ({ name = \"m\"; path = \"m.gguf\"; controllers = (\"10.0.0.1:21001\"); listen = \"127.0.0.1:21002\"; });\n"));
+
+    cr_expect(config_only_workers(c));
+    config_worker_settings(c, 0, 0, "http://127.0.0.1:21002", "x", &out);
+    cr_expect(strstr(buf_str(&out), "\"controllers\":[\"http://10.0.0.1:21001\"],") != NULL, "%s", buf_str(&out));
+    config_free(c);
+}
+
 Test(config, the_shipped_file_shows_every_key_with_default_unit_and_range)
 {
     char path[PATH_MAX];

@@ -12,6 +12,7 @@ struct bad {
 };
 
 #define MODEL(more) "models = ({ name = \"m\"; path = \"m.gguf\"; " more "});"
+#define WORKERS "supervisor = { parts = \"workers\"; };\n"
 #define F "fastchat.conf:"
 
 static const struct bad cases[] = {
@@ -99,6 +100,17 @@ static const struct bad cases[] = {
       F "1: models[0].listen: the ports of 8 replicas end above 65535\n" },
     { MODEL("listen = \"127.0.0.1:7999\"; replicas = 2;"),
       F "1: models[0].listen: \"127.0.0.1:8000\" is taken already by api.listen[0]\n" },
+    { MODEL("controllers = (\"unix:/x\", \"10.0.0.1:21001\");"),
+      F "1: models[0].controllers: \"10.0.0.1:21001\" can use a worker that it reaches only: \"listen\" is missing\n" },
+    /* only workers */
+    { "supervisor = { parts = \"worker\"; };", F "1: supervisor.parts: \"worker\" is unknown; did you mean \"workers\"?\n" },
+    { WORKERS MODEL(""), F "2: models[0]: \"controllers\" is missing, and with supervisor.parts = \"workers\" there is none here\n" },
+    { WORKERS MODEL("controllers = ();"),
+      F "2: models[0]: \"controllers\" is missing, and with supervisor.parts = \"workers\" there is none here\n" },
+    { WORKERS MODEL("controllers = (\"unix:/x\");\n load = \"on-demand\";"),
+      F "3: models[0].load: with supervisor.parts = \"workers\" nobody here asks for a model; it can be always or manual\n" },
+    { "supervisor = { parts = \"workers\";\n model_folders = (\"/x\"); };",
+      F "2: supervisor.model_folders: with parts = \"workers\" each model must be listed, with its controllers\n" },
     /* models */
     { "models = ({\n});", F "1: models[0]: \"name\" is missing\n" F "1: models[0]: \"path\" is missing\n" },
     { "models = ({ name = \"m\"; path = \"none.gguf\"; });",

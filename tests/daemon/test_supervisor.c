@@ -262,3 +262,23 @@ Test(supervisor, systemd_hears_of_readiness_state_and_end)
     service_free(&s);
     close(fd);
 }
+
+Test(supervisor, there_may_be_only_workers)
+{
+    struct service s;
+    BUF_LOCAL all = BUF_INIT;
+    int fd = notify_socket();
+    CLEANUP(json_delete) cJSON *status = NULL;
+
+    service_start(&s, SERVICE("parts = \"workers\";", "{ name = \"ready\"; path = \"m.gguf\"; controllers = (\"unix:/nowhere\"); }"));
+    wait_notify(fd, &all, "READY=1");
+    wait_notify(fd, &all, "STATUS=serving, 1 of 1 workers ready");
+    status = service_status();
+    cr_expect(eq(int, cJSON_GetArraySize(json_find(status, "children")), 1));
+    cr_expect(eq(str, (char *)status_text(json_find(status, "children")->child, "role"), "worker"));
+    cr_expect(eq(int, cJSON_GetArraySize(json_find(status, "listeners")), 0));
+    kill(s.pid, SIGTERM);
+    cr_expect(eq(int, service_end(&s), 0));
+    service_free(&s);
+    close(fd);
+}

@@ -299,6 +299,29 @@ def test_the_controller_speaks_the_contract_over_tcp():
         assert j.loads(post(worker_port, "/worker_get_conv_template", {})[1])["conv"]["name"]
 
 
+def workers(port, controller_port, play=HELLO, **kw):
+    """A service of nothing but a worker that listens on the port."""
+    extra = f'controllers = ( "127.0.0.1:{controller_port}" ); listen = "127.0.0.1:{port}";'
+    return Service(models=scripted("far", play, extra), supervisor='parts = "workers";', ready=False, **kw)
+
+
+def test_workers_without_a_service_serve_another_host_s():
+    there, here = free_port(), free_port()
+    with Service(controller=f'listen = "127.0.0.1:{there}";') as s:
+        with workers(here, there) as w:
+            until("its model is known", lambda: s.chat("hi", model="far")[0] == 200)
+            assert s.answer("hi", model="far") == "Hello world"
+            assert [(c["role"], c["state"]) for c in w.children()] == [("worker", "ready")]
+            assert w.status()["listeners"] == [] and not os.path.exists(os.path.join(w.runtime, "controller.sock"))
+            for command in ("reload", "upgrade"):
+                assert w.command(command)[0] == 0, w.log()
+                assert [c["role"] for c in w.children()] == ["worker"]
+                until("it serves", lambda: s.chat("hi", model="far")[0] == 200)
+            code, said = w.reload(models=scripted("far", HELLO, 'controllers = ( "unix:/x" );'))
+            assert code == 1 and "supervisor.parts is another one, which needs the service to be started anew" in said, said
+        until("it is gone", lambda: s.chat("hi", model="far")[0] == 404)
+
+
 def test_proxy_variables_of_the_environment_are_ignored():
     with service(env={"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"}) as s:
         assert s.answer("hi") == "Hello world"
