@@ -134,11 +134,27 @@ static void clean(char *text)
             *text = ' ';
 }
 
+/* By which the journal finds the catalog's text; NULL: a kind that has none. */
+static const char *message_id(const char *event)
+{
+    static const struct { const char *name, *id; } events[] = {
+#define EVENT(name, id) { name, id },
+#include "base/events.def"
+#undef EVENT
+    };
+
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (strcmp(events[i].name, event) == 0)
+            return events[i].id;
+    return NULL;
+}
+
 static void emit(int level, const char *event, const char *const *fields, const char *text)
 {
     char storage[FIELDS][256];
-    struct iovec iov[FIELDS + 4];
-    char message[LINE + 16], priority[16], role[128], kind[96];
+    struct iovec iov[FIELDS + 5];
+    char message[LINE + 16], priority[16], role[128], kind[96], number[64];
+    const char *id = event ? message_id(event) : NULL;
     int n = 0;
 
     if (!to_journal) {
@@ -156,6 +172,8 @@ static void emit(int level, const char *event, const char *const *fields, const 
     FIELD(role, "FASTCHAT_ROLE=%s", log_role);
     if (event)
         FIELD(kind, "FASTCHAT_EVENT=%s", event);
+    if (id)
+        FIELD(number, "MESSAGE_ID=%s", id);
     for (int i = 0; fields && fields[i] && i / 2 < FIELDS; i += 2)
         FIELD(storage[i / 2], "%s=%s", fields[i], fields[i + 1] ? fields[i + 1] : "");
 #undef FIELD

@@ -3,9 +3,9 @@
  * Under systemd (stderr is the journal's stream, see JOURNAL_STREAM in
  * systemd.exec(5)) a line goes to the journal with fields; otherwise it is one
  * readable line on stderr: time, role, level when it is not info, text. Fields
- * are FASTCHAT_EVENT (the kind, for queries), FASTCHAT_ROLE and what the caller
- * adds. Only programs (levels 4 and 5) log; libraries hand errors up. Text of
- * users is never logged.
+ * are FASTCHAT_EVENT (the kind, for queries), its MESSAGE_ID, FASTCHAT_ROLE and
+ * what the caller adds. Only programs (levels 4 and 5) log; libraries hand
+ * errors up. Text of users is never logged.
  *
  * Nobody waits for the log: a line that stderr does not take at once (a full
  * disk, a pipe that nobody reads) is lost, and how many were is said once one
@@ -36,7 +36,7 @@ void log_at(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)
 #define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_at(LOG_DEBUG, __VA_ARGS__)
 
-/* A line of a kind that somebody may search for. `fields` is a NULL-ended list
+/* A line of a kind that somebody may search for: a row of events.def. `fields` is a NULL-ended list
  * of names and values in turn ("FASTCHAT_MODEL", model, NULL), or NULL. */
 void log_event(int level, const char *event, const char *const *fields, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -121,6 +121,57 @@ def test_user_and_group_are_made():
         assert "\nUser=_fastchat\nGroup=_fastchat\n" in text(built(unit))
 
 
+def catalog():
+    """{id: (kind in the comment, headers, text)}"""
+    entries = {}
+    for comment, number, head, body in re.findall(r"^# (\S+)\n-- ([0-9a-f]{32})\n((?:[\w-]+: .*\n)+)\n((?:(?!# |-- ).*\n)+)",
+                                                  text(SOURCE, "units", "fastchat.catalog"), re.M):
+        assert number not in entries, number
+        entries[number] = comment, dict(line.split(": ", 1) for line in head.splitlines()), body
+    return entries
+
+
+def sources():
+    for room in ("base", "daemon", "cli", "ipc"):
+        for path in sorted(glob.glob(os.path.join(SOURCE, room, "**", "*.c"), recursive=True)):
+            yield text(path)
+
+
+def test_every_kind_of_event_has_an_id_and_every_id_its_words():
+    rows = re.findall(r'^EVENT\("([a-z-]+)", "([0-9a-f]{32})"\)$', text(SOURCE, "base", "events.def"), re.M)
+    kinds = [kind for kind, _ in rows]
+    assert kinds == sorted(set(kinds)) and len({number for _, number in rows}) == len(rows)
+    entries = catalog()
+    assert [(kind, number) for number, (kind, _, _) in entries.items()] == rows
+    fields = set(re.findall(r'"(FASTCHAT_[A-Z_]+)"', "".join(sources())))
+    for kind, head, body in entries.values():
+        assert list(head) == ["Subject", "Defined-By", "Documentation"] and head["Defined-By"] == "fastchat", (kind, head)
+        assert body.strip() and max(map(len, body.splitlines())) <= 90, kind
+        assert set(re.findall(r"@(\w+)@", head["Subject"] + body)) <= fields, kind
+    documented = re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\| (`[^|]*) \|", text(SOURCE, "docs", "operations.md").split(
+        "| `FASTCHAT_EVENT` | what happened |")[1].split("\n\n")[0], re.M)))
+    assert sorted(documented) == kinds, set(documented) ^ set(kinds)
+
+
+def test_no_event_is_logged_that_is_not_in_the_table():
+    kinds = set(re.findall(r'^EVENT\("([a-z-]+)"', text(SOURCE, "base", "events.def"), re.M))
+    logged = set()
+    for source in sources():
+        logged |= set(re.findall(r'\blog_event\([^,;]*,\s*"([^"]*)"', source)) | set(re.findall(r'\bevent\(\w+, LOG_\w+, "([^"]*)"', source))
+    assert {"request", "exit", "reload"} <= logged <= kinds, logged - kinds
+
+
+def test_the_journal_reads_the_catalog():
+    with root() as folder:
+        os.makedirs(folder + "/usr/lib/systemd/catalog")
+        shutil.copy(os.path.join(SOURCE, "units", "fastchat.catalog"), folder + "/usr/lib/systemd/catalog")
+        assert "".join(tool("journalctl", "--update-catalog", f"--root={folder}")) == ""
+        listed = tool("journalctl", "--list-catalog", f"--root={folder}")[0].splitlines()
+        assert sorted(listed) == sorted(f"{number} fastchat: {head['Subject']}" for number, (_, head, _) in catalog().items())
+        for number, (_, _, body) in catalog().items():
+            assert body.strip() in tool("journalctl", "--dump-catalog", f"--root={folder}", number)[0]
+
+
 def test_the_example_of_a_worker_is_a_right_configuration():
     folder = tempfile.mkdtemp(prefix="fastchat-units-")
     try:
