@@ -334,17 +334,20 @@ Test(config, the_shipped_file_shows_every_key_with_default_unit_and_range)
     }
 }
 
-Test(config, the_shipped_file_is_fine_where_its_model_is)
+Test(config, the_shipped_file_is_fine_and_has_the_models_of_its_folders_only)
 {
     char path[PATH_MAX];
     struct config *c;
+    const struct config_value *folders;
 
-    config_write_text("models/SmolLM2-135M-Instruct.Q4_1.gguf", "x");
-    setenv("FASTCHAT_CACHE", config_folder, 1);
     snprintf(path, sizeof path, "%s/etc/fastchat.conf", getenv("FASTCHAT_SOURCE"));
     c = load(path);
-    cr_assert(eq(sz, c->n_models, 1));
-    cr_expect(eq(str, (char *)c->models[0]->values[MODEL_name].s, "smollm2"));
+    folders = value(c, SUPERVISOR_model_folders);
+    cr_assert(eq(sz, folders->n_list, 2));
+    cr_expect(eq(str, (char *)folders->list[0], "/usr/share/fastchat/models"));
+    cr_expect(eq(str, (char *)folders->list[1], "/var/lib/fastchat/models"));
+    for (size_t m = 0; m < c->n_models; m++)
+        cr_expect(zero(int, c->models[m]->line));
     config_free(c);
 }
 
@@ -375,8 +378,6 @@ Test(config, the_shipped_file_is_fine_with_every_line_in_force)
             buf_adds(&text, line);
     }
     fclose(f);
-    config_write_text("models/SmolLM2-135M-Instruct.Q4_1.gguf", "x");
-    setenv("FASTCHAT_CACHE", config_folder, 1);
     cr_expect(zero(int, config_load(config_write_text("fastchat.conf", buf_str(&text)), &c, &errors)), "%s", buf_str(&errors));
     config_free(c);
 }
