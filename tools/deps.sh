@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [build|fetch|test|static|root|valgrind]… - installs the Debian packages that building or testing needs and that are not
+# deps.sh [build|fetch|test|static|package|root|valgrind]… - installs the Debian packages that building or testing needs and that are not
 # there yet. Runs as root or through sudo; says what it installs.
 set -eu
 
@@ -7,6 +7,7 @@ build="gcc libc6-dev meson ninja-build pkg-config libsystemd-dev libcurl4-openss
 fetch="python3 python3-pip"
 test="libcriterion-dev clang-14 libclang-rt-14-dev python3 python3-venv curl procps libfaketime systemd"
 static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev libssl-dev"
+package="build-essential dpkg-dev debhelper fakeroot lintian apt-utils gnupg"
 root="mmdebstrap"
 valgrind="valgrind libc6-dbg"
 
@@ -17,6 +18,7 @@ for group in "$@"; do
     fetch) want="$want $fetch" ;;
     test) want="$want $test" ;;
     static) want="$want $static" ;;
+    package) want="$want $package" ;;
     root) want="$want $root" ;;
     valgrind) want="$want $valgrind" ;;
     *) echo "deps.sh: unknown group '$group'" >&2; exit 2 ;;
