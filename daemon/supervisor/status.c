@@ -117,6 +117,7 @@ void status_reply(const struct supervisor *s, struct buf *out)
     struct json_writer w = json_writer(out);
     uint64_t now = clock_mono_us();
     const struct unit *api = the_api(s);
+    const struct config_value *folders = &s->config->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_model_folders];
 
     json_open(&w, '{');
     json_kstr(&w, "version", FASTCHAT_VERSION);
@@ -125,6 +126,7 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_kstr(&w, "config", s->config->path);
     put_strings(&w, "config_files", s->config->files, s->config->n_files);
     put_strings(&w, "config_notes", s->config->notes, s->config->n_notes);
+    put_strings(&w, "model_folders", folders->list, folders->n_list);
     json_key(&w, "listeners");
     json_open(&w, '[');
     for (size_t i = 0; api && i < api->n_sockets; i++)
@@ -158,7 +160,11 @@ void status_line(const struct supervisor *s, struct buf *out)
         ready += u->state == UNIT_READY;
     }
     serving = config_only_workers(s->config) || (api && api->state == UNIT_READY);
-    buf_printf(out, "%s, %zu of %zu workers ready", s->phase != STOP_NOT ? "stopping" : serving ? "serving" : "starting", ready, n);
+    buf_adds(out, s->phase != STOP_NOT ? "stopping" : serving ? "serving" : "starting");
+    if (s->config->n_models)
+        buf_printf(out, ", %zu of %zu workers ready", ready, n);
+    else
+        buf_adds(out, ", but there is no model: 'fastchat status' says what to do");
     for (size_t i = 0; i < s->n_units; i++)
         if (s->units[i]->state == UNIT_FAILED && fleet_is_shown(s->units[i]) && n_failed++ < 5)
             buf_printf(out, "%s%s", n_failed == 1 ? "; failed: " : ", ", s->units[i]->name);

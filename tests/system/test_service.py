@@ -135,6 +135,24 @@ def test_files_in_a_model_folder_are_models_and_a_bad_one_is_failed():
         assert f'{folder}/m.gguf: left out: the name "m" is that of models[0]' in out, out
 
 
+def test_a_service_without_a_model_runs_and_serves_one_after_a_reload():
+    folder = os.path.join(scratch(), "models")
+    os.mkdir(folder)
+    settings = {"supervisor": f'model_folders = ( "{folder}" );', "defaults": 'device = "scripted";'}
+    with service("", **settings) as s:
+        assert s.request("GET", "/v1/models")[2] == {"object": "list", "data": []}
+        assert s.request("GET", "/health")[0] == 200
+        status, _, body = s.chat("hi", model="late")
+        assert status == 404 and body["error"]["code"] == "model_not_found", body
+        status = s.status()
+        assert status["models"] == [] and status["model_folders"] == [folder] and status["config_notes"] == [], status
+        with open(os.path.join(folder, "late.gguf"), "w", encoding="utf-8") as f:
+            f.write('{"play": ["here"]}')
+        code, out = s.command("reload")
+        assert code == 0, out
+        assert s.answer("hi", model="late") == "here"
+
+
 def test_a_bounded_queue_answers_503_with_retry_after():
     with service(scripted("m", SLOW, "parallel = 2; queue = 2;"), api="ping_s = 1;") as s:
         held = [s.stream("x") for _ in range(4)]
