@@ -14,6 +14,7 @@
 #include "base/nearest.h"
 #include "daemon/model_name.h"
 #include "daemon/supervisor/config_parts.h"
+#include "daemon/supervisor/cpu_list.h"
 #include "ipc/address.h"
 
 #include <ctype.h>
@@ -29,7 +30,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100 };
+enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100, MAX_NOTES = 64 };
 
 const struct config_row config_rows[CONFIG_N_KEYS] = {
 #define CONFIG(section, key, type, applies, def, unit, min, max, doc)                              \
@@ -69,6 +70,21 @@ void config_fault(struct config_faults *f, const char *file, int line, const cha
     buf_vprintf(f->out, fmt, ap);
     va_end(ap);
     buf_addc(f->out, '\n');
+}
+
+void config_note(struct config *c, const char *fmt, ...)
+{
+    const char **notes = (const char **)c->notes;
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (c->n_notes == MAX_NOTES - 1)
+        snprintf(text, sizeof text, "… and further notes");
+    if (c->n_notes < MAX_NOTES && (notes[c->n_notes] = arena_strdup(c->arena, text)))
+        c->n_notes++;
 }
 
 /* ---- names ---- */
@@ -346,12 +362,22 @@ static int read_address(const struct place *p, const char *text, const char **re
     return *ret ? 0 : fault(p, "no memory");
 }
 
+static int check_cpus(const struct place *p, const char *text)
+{
+    struct cpu_list l;
+    struct err e = { 0 };
+
+    return cpu_list_parse(text, &l, &e) ? fault(p, "\"%s\" is no list of CPUs, as \"0-3,8\": %s", text, err_text(&e)) : 0;
+}
+
 /* What a string means for the row; *text may be replaced. */
 static int read_meaning(const struct place *p, const char **text, int64_t *i)
 {
     switch (p->row->type) {
     case CONFIG_CHOICE:
         return check_choice(p, *text);
+    case CONFIG_CPUS:
+        return check_cpus(p, *text);
     case CONFIG_MODE:
         return read_mode(p, *text, i);
     case CONFIG_GROUP:
@@ -837,7 +863,8 @@ static int prepare(struct reader *r, const char *path)
                            slash ? slash + 1 : path);
     c->files = arena_array(c->arena, MAX_FILES, sizeof *c->files);
     c->models = arena_array(c->arena, CONFIG_MAX_MODELS, sizeof *c->models);
-    if (!c->path || !c->files || !c->models)
+    c->notes = arena_array(c->arena, MAX_NOTES, sizeof *c->notes);
+    if (!c->path || !c->files || !c->models || !c->notes)
         return -ENOMEM;
     for (size_t i = 0; i < CONFIG_N_SECTIONS; i++) {
         c->sections[i].label = config_section_names[i];

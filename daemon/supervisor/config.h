@@ -35,6 +35,7 @@ enum config_section {
 
 enum config_type {
     CONFIG_INT, CONFIG_FLOAT, CONFIG_STRING, CONFIG_CHOICE, CONFIG_MODE,
+    CONFIG_CPUS,            /* cpu_list.h */
     CONFIG_PATH,            /* of a folder or socket; made absolute */
     CONFIG_FILE,            /* a regular file that can be read */
     CONFIG_NAME,            /* of a model */
@@ -147,8 +148,11 @@ int config_restart_fault(const struct config *c, const struct config_row *row, s
 
 /* Paths of sockets in the runtime folder. */
 void config_socket_path(const struct config *c, const char *name, struct buf *out);
-/* `generation` tells processes apart that serve the same replica for a while,
- * when one takes the other's place. */
+/* "worker-m-0": the process that serves a replica, as a name for a file; the
+ * model's name is cut and cleaned, and told apart by a hash then. `generation`
+ * tells processes apart that serve the same replica for a while, when one takes
+ * the other's place. */
+void config_worker_id(const char *model, int replica, unsigned generation, struct buf *out);
 void config_worker_socket(const struct config *c, size_t model, int replica, unsigned generation, struct buf *out);
 /* The address of a replica that `key` (MODEL_listen or MODEL_advertise) names,
  * with the port counted upward; empty when it is not set or above 65535. */

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/reach.h"
+#include "daemon/supervisor/cpu_list.h"
 #include "ipc/address.h"
 
 #include <errno.h>
@@ -341,6 +342,56 @@ static void check_model_address(struct check *k, const struct config_group *g)
                      g->label, listen->s);
 }
 
+/* ---- CPUs ---- */
+
+/* What it has of `defaults` is checked there. */
+static bool is_own(const struct check *k, const struct config_group *g, enum config_key key)
+{
+    const struct config_group *defaults = &k->c->sections[CONFIG_DEFAULTS];
+    const struct config_value *v = &g->values[key], *d = &defaults->values[key];
+
+    return v->set && (g == defaults || v->file != d->file || v->line != d->line);
+}
+
+static void check_node(struct check *k, const struct config_group *g)
+{
+    const struct config_value *node = &g->values[DEFAULTS_numa_node], *cpus = &g->values[DEFAULTS_cpus];
+    struct cpu_list own, listed;
+
+    if (node->i < 0 || !(is_own(k, g, DEFAULTS_numa_node) || is_own(k, g, DEFAULTS_cpus)))
+        return;
+    if (cpu_list_of_node((int)node->i, &own)) {
+        config_fault(k->faults, node->file, node->line, "%s.numa_node: this machine has no node %lld", g->label, (long long)node->i);
+        return;
+    }
+    if (!cpus->set || cpu_list_is_empty(&own) || cpu_list_parse(cpus->s, &listed, NULL))
+        return;
+    listed = cpu_list_and(&listed, &own);
+    if (cpu_list_is_empty(&listed))
+        config_fault(k->faults, node->file, node->line, "%s.numa_node: node %lld has none of the CPUs %s", g->label,
+                     (long long)node->i, cpus->s);
+}
+
+/* A list for a larger machine is fine as long as some of it is here. */
+static void check_cpus(struct check *k, const struct config_group *g)
+{
+    const struct config_value *v = &g->values[DEFAULTS_cpus];
+    struct cpu_list listed, online, missing;
+    BUF_LOCAL text = BUF_INIT;
+
+    if (!is_own(k, g, DEFAULTS_cpus) || cpu_list_parse(v->s, &listed, NULL) || cpu_list_online(&online))
+        return;
+    missing = cpu_list_without(&listed, &online);
+    if (cpu_list_is_empty(&missing))
+        return;
+    listed = cpu_list_and(&listed, &online);
+    cpu_list_print(cpu_list_is_empty(&listed) ? &online : &missing, &text);
+    if (cpu_list_is_empty(&listed))
+        config_fault(k->faults, v->file, v->line, "%s.cpus: none of %s is on this machine, which has %s", g->label, v->s, buf_str(&text));
+    else
+        config_note(k->c, "%s:%d: %s.cpus: not on this machine: %s", v->file, v->line, g->label, buf_str(&text));
+}
+
 /* ---- all of it ---- */
 
 static void require(struct check *k, const struct config_group *g, enum config_key key)
@@ -397,6 +448,8 @@ static void check_models(struct check *k)
         check_model_address(k, g);
         if (config_only_workers(c))
             check_is_reached(k, g);
+        check_cpus(k, g);
+        check_node(k, g);
     }
     config_add_folders(c);
     for (size_t m = 0; m < c->n_models; m++)
@@ -423,5 +476,7 @@ void config_check(struct config *c, struct config_faults *faults)
         config_fault(faults, listen->file, listen->line, "api.listen: needs at least one address");
     for (size_t i = 0; i < c->n_listeners; i++)
         require(&k, c->listeners[i], LISTEN_address);
+    check_cpus(&k, &c->sections[CONFIG_DEFAULTS]);
+    check_node(&k, &c->sections[CONFIG_DEFAULTS]);
     check_models(&k);
 }

@@ -22,30 +22,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_NOTES = 64 };
-
 struct folders {
     struct config *c;
     size_t n_workers;
     bool full;                  /* said that there is no more room */
 };
-
-static void note(struct folders *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void note(struct folders *f, const char *fmt, ...)
-{
-    const char **notes = (const char **)f->c->notes;
-    char text[1024];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (f->c->n_notes == MAX_NOTES - 1)
-        snprintf(text, sizeof text, "… and further notes");
-    if (f->c->n_notes < MAX_NOTES && (notes[f->c->n_notes] = arena_strdup(f->c->arena, text)))
-        f->c->n_notes++;
-}
 
 /* A name that can be shown, logged and sent as JSON. */
 static bool is_plain(const char *name)
@@ -115,7 +96,7 @@ static bool has_room(struct folders *f, const char *path)
     if (f->c->n_models < CONFIG_MAX_MODELS && f->n_workers + replicas <= CONFIG_MAX_WORKERS)
         return true;
     if (!f->full)
-        note(f, "%s: left out, and further files too: there can be %d models and %d workers in all", path,
+        config_note(f->c, "%s: left out, and further files too: there can be %d models and %d workers in all", path,
              CONFIG_MAX_MODELS, CONFIG_MAX_WORKERS);
     f->full = true;
     return false;
@@ -134,7 +115,7 @@ static bool stands_for_it(struct folders *f, const char *folder, const char *fil
     stem = strlen(file) - strlen(shape);
     first = arena_printf(f->c->arena, "%s/%.*s-00001%s", folder, (int)stem, file, file + stem + strlen("-00001"));
     if (first && access(first, F_OK) < 0)
-        note(f, "%s/%s: left out: it is part %u of a model whose first part is not there", folder, file, part);
+        config_note(f->c, "%s/%s: left out: it is part %u of a model whose first part is not there", folder, file, part);
     return false;
 }
 
@@ -146,28 +127,28 @@ static void take_file(struct folders *f, const char *folder, const char *file)
     char *path;
 
     if (!is_plain(file)) {
-        note(f, "%s: a file is left out whose name is no plain UTF-8 text", folder);
+        config_note(f->c, "%s: a file is left out whose name is no plain UTF-8 text", folder);
         return;
     }
     path = arena_printf(f->c->arena, "%s/%s", folder, file);
     if (!path || !stands_for_it(f, folder, file))
         return;
     if (stat(path, &st) < 0)
-        note(f, "%s: left out: %s", path, strerror(errno));
+        config_note(f->c, "%s: left out: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
-        note(f, "%s: left out: it is no regular file", path);
+        config_note(f->c, "%s: left out: it is no regular file", path);
     else if (!model_name_of_file(file, name))
-        note(f, "%s: left out: nothing in its name can be the name of a model", path);
+        config_note(f->c, "%s: left out: nothing in its name can be the name of a model", path);
     else if (owner_of_file(f, &st, name))
         return;
     else if (!(owner = owner_of_name(f, name))) {
         if (has_room(f, path))
             add_model(f, path, name);
     } else if (owner->line)
-        note(f, "%s: left out: the name \"%s\" is that of %s (%s:%d)", path, name, owner->label, owner->file,
+        config_note(f->c, "%s: left out: the name \"%s\" is that of %s (%s:%d)", path, name, owner->label, owner->file,
              owner->line);
     else
-        note(f, "%s: left out: the name \"%s\" is that of %s", path, name, owner->label);
+        config_note(f->c, "%s: left out: the name \"%s\" is that of %s", path, name, owner->label);
 }
 
 static int is_model(const struct dirent *d)
@@ -193,7 +174,7 @@ static void take_folder(struct folders *f, const char *folder)
 
         if (errno == EACCES && reach_denied(folder, &denied))
             why = err_text(&denied);
-        note(f, "%s: no models from there: %s", folder, why);
+        config_note(f->c, "%s: no models from there: %s", folder, why);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -208,9 +189,6 @@ void config_add_folders(struct config *c)
     const struct config_value *v = &c->sections[CONFIG_SUPERVISOR].values[SUPERVISOR_model_folders];
     struct folders f = { .c = c };
 
-    c->notes = arena_array(c->arena, MAX_NOTES, sizeof *c->notes);
-    if (!c->notes)
-        return;
     for (size_t m = 0; m < c->n_models; m++)
         f.n_workers += (size_t)c->models[m]->values[DEFAULTS_replicas].i;
     for (size_t i = 0; i < v->n_list; i++)

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEM = 32 };     /* bytes of a model's name in the name of its socket */
+enum { STEM = 32 };     /* bytes of a model's name in the id of its workers */
 
 /* ---- values as libconfig reads them ---- */
 
@@ -181,9 +181,8 @@ void config_socket_path(const struct config *c, const char *name, struct buf *ou
 /* A name may hold slashes and be long; then what is left of it is told apart by
  * a hash of the whole (FNV-1a). It does not depend on the model's place in the
  * list, so that a worker keeps its identity when others come and go. */
-void config_worker_socket(const struct config *c, size_t model, int replica, unsigned generation, struct buf *out)
+void config_worker_id(const char *name, int replica, unsigned generation, struct buf *out)
 {
-    const char *name = c->models[model]->values[MODEL_name].s;
     char stem[STEM + 1];
     uint32_t hash = 2166136261u;
     bool changed = strlen(name) > STEM;
@@ -198,12 +197,18 @@ void config_worker_socket(const struct config *c, size_t model, int replica, uns
             stem[n++] = plain ? *p : '_';
     }
     stem[n] = 0;
-    buf_printf(out, "%s/worker-%s-", config_str(c, SUPERVISOR_runtime_dir), stem);
+    buf_printf(out, "worker-%s-", stem);
     if (changed)
         buf_printf(out, "%08x-", hash);
     buf_printf(out, "%d", replica);
     if (generation)
         buf_printf(out, ".%u", generation);
+}
+
+void config_worker_socket(const struct config *c, size_t model, int replica, unsigned generation, struct buf *out)
+{
+    buf_printf(out, "%s/", config_str(c, SUPERVISOR_runtime_dir));
+    config_worker_id(c->models[model]->values[MODEL_name].s, replica, generation, out);
     buf_adds(out, ".sock");
 }
 

@@ -17,6 +17,9 @@ struct config_faults {
 void config_fault(struct config_faults *f, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* What is no fault and worth a word; after 64 it only says that there is more. */
+void config_note(struct config *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* Copies a file's text for libconfig and sees to what that does not: integers
  * over 32 bits get the suffix that they need there (it would wrap them
  * silently), and text that it would misread or that would end the process

@@ -271,6 +271,8 @@ static void check(struct unit *u, size_t model)
     fingerprint(u->sup, u->role, model, &print);
     if (!u->fingerprint || strcmp(buf_str(&print), u->fingerprint) != 0 || u->state == UNIT_FAILED)
         u->outdated = true;
+    if (!u->outdated && !limits_renew(u))
+        u->outdated = true;
     drop_heir_for_another(u);   /* made for an earlier configuration, and not up yet */
     if (!u->outdated)
         unit_tell_settings(u);

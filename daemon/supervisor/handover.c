@@ -8,7 +8,7 @@
  *      "listeners":[{"address","fd","name"|null}],
  *      "units":[{"role","model","replica","generation","state","since_us","reason","last_reason","restarts",
  *                "pid","channel","greeted","started","ready_us","spawned_us","deadline_us","mail","drain_until_us",
- *                "stopping","gone","wanted","always","rss_kb",
+ *                "stopping","gone","wanted","always","rss_kb","leaf","ooms","oom_kills",
  *                "sockets":[{"name","address","kept","told","fd","bound"}]}]}
  */
 #include "base/clock.h"
@@ -95,6 +95,9 @@ static int put_unit(struct json_writer *w, const struct unit *u, struct fd_list 
     json_kbool(w, "wanted", u->wanted || u->state == UNIT_WAITING);
     json_kbool(w, "always", u->always);
     json_kint(w, "rss_kb", u->rss_kb);
+    json_kstr(w, "leaf", u->leaf);
+    json_kint(w, "ooms", (int64_t)u->ooms);
+    json_kint(w, "oom_kills", (int64_t)u->oom_kills);
     if (r == 0)
         r = put_sockets(w, u, list, err);
     json_close(w, '}');
@@ -271,6 +274,18 @@ static bool get_role(struct reader *r, const cJSON *obj, enum unit_role *ret)
     return false;
 }
 
+static void get_leaf(struct reader *r, const cJSON *obj, char leaf[CGROUP_NAME])
+{
+    const char *name = get_text(r, obj, "leaf");
+
+    if (*name && !cgroup_is_name(name)) {
+        err_set(r->err, -EINVAL, "'leaf' names no control group of a child");
+        r->bad = true;
+        return;
+    }
+    snprintf(leaf, CGROUP_NAME, "%s", name);
+}
+
 static void read_unit(struct reader *r, const cJSON *obj)
 {
     int replica = (int)get_int(r, obj, "replica", 0, 1000000, 0);
@@ -291,6 +306,9 @@ static void read_unit(struct reader *r, const cJSON *obj)
     scratch.n_restarts = (uint64_t)get_int(r, obj, "restarts", 0, INT64_MAX, 0);
     scratch.mail = (unsigned)get_int(r, obj, "mail", 0, 2 * MAIL_STOP - 1, 0);
     scratch.rss_kb = get_int(r, obj, "rss_kb", 0, INT64_MAX, 0);
+    get_leaf(r, obj, scratch.leaf);
+    scratch.ooms = (uint64_t)get_int(r, obj, "ooms", 0, INT64_MAX, 0);
+    scratch.oom_kills = (uint64_t)get_int(r, obj, "oom_kills", 0, INT64_MAX, 0);
     scratch.greeted = get_bool(r, obj, "greeted");
     scratch.started = get_bool(r, obj, "started");
     scratch.stopping = get_bool(r, obj, "stopping");

@@ -7,7 +7,7 @@
  * not, models on demand that nobody uses are unloaded, the longest unused
  * first, one after the other. While all of them are in use, what is wanted
  * waits; what can not fit at all fails. What a model needs is what it took
- * when it was loaded last, or the size of its file.
+ * when it was loaded last, or the size of its file, and no more than its limit.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -73,11 +73,12 @@ bool models_is_loaded(const struct supervisor *s, const char *model)
 static int64_t need_kb(const struct unit *u)
 {
     const struct config_group *g = models_group(u);
+    int64_t need = u->rss_kb, most = limits_memory_kb(u);
     struct stat st;
 
-    if (u->rss_kb)
-        return u->rss_kb;
-    return g && stat(g->values[MODEL_path].s, &st) == 0 ? st.st_size / 1024 : 0;
+    if (!need && g && stat(g->values[MODEL_path].s, &st) == 0)
+        need = st.st_size / 1024;
+    return most && most < need ? most : need;
 }
 
 static int64_t taken_kb(const struct unit *u)

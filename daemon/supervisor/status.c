@@ -71,6 +71,7 @@ static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
     json_kstr(w, "reason", u->reason);
     json_kstr(w, "last_reason", u->last_reason);
     json_kint(w, "rss_kb", u->pid ? status_rss_kb(u->pid) : 0);
+    limits_status(u, w);
     json_key(w, "stats");
     json_raw(w, u->stats ? u->stats : "{}");
     json_close(w, '}');
@@ -99,6 +100,23 @@ static void put_strings(struct json_writer *w, const char *key, const char *cons
     json_close(w, ']');
 }
 
+/* Those that are set. */
+static void put_limits(struct json_writer *w, const struct config_group *g)
+{
+    static const enum config_key counts[] = { DEFAULTS_memory_max_mb, DEFAULTS_cpu_quota, DEFAULTS_pids_max };
+    const struct config_value *v = g->values;
+
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (v[counts[i]].i)
+            json_kint(w, config_rows[counts[i]].name, v[counts[i]].i);
+    if (v[DEFAULTS_nice].set)
+        json_kint(w, "nice", v[DEFAULTS_nice].i);
+    if (v[DEFAULTS_cpus].set)
+        json_kstr(w, "cpus", v[DEFAULTS_cpus].s);
+    if (v[DEFAULTS_numa_node].i >= 0)
+        json_kint(w, "numa_node", v[DEFAULTS_numa_node].i);
+}
+
 static void put_model(struct json_writer *w, const struct config_group *g)
 {
     const struct config_value *aliases = &g->values[MODEL_aliases];
@@ -109,7 +127,20 @@ static void put_model(struct json_writer *w, const struct config_group *g)
     json_kstr(w, "path", g->values[MODEL_path].s);
     json_kint(w, "replicas", g->values[DEFAULTS_replicas].i);
     json_kstr(w, "load", g->values[DEFAULTS_load].s);
+    put_limits(w, g);
     json_close(w, '}');
+}
+
+/* What the configuration says and is not so. */
+static void put_notes(struct json_writer *w, const struct supervisor *s)
+{
+    json_key(w, "config_notes");
+    json_open(w, '[');
+    for (size_t i = 0; i < s->config->n_notes; i++)
+        json_str(w, s->config->notes[i]);
+    for (size_t i = 0; i < s->n_units; i++)
+        limits_notes(s->units[i], w);
+    json_close(w, ']');
 }
 
 void status_reply(const struct supervisor *s, struct buf *out)
@@ -125,7 +156,7 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_kint(&w, "uptime_s", (int64_t)((now - s->started_us) / 1000000));
     json_kstr(&w, "config", s->config->path);
     put_strings(&w, "config_files", s->config->files, s->config->n_files);
-    put_strings(&w, "config_notes", s->config->notes, s->config->n_notes);
+    put_notes(&w, s);
     put_strings(&w, "model_folders", folders->list, folders->n_list);
     json_key(&w, "listeners");
     json_open(&w, '[');

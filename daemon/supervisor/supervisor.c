@@ -97,6 +97,7 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
     for (size_t i = 0; i < s->n_units; i++)
         unit_look(s->units[i]);
     upgrade_look(s->upgrade);
+    limits_tick(s);
     supervisor_news(s);
     if (s->phase == STOP_NOT)
         sockets_mend(s);
@@ -341,6 +342,7 @@ static int begin(struct supervisor *s, struct err *err)
     if (r)
         return r;
     s->listeners.patient_until_us = crashed ? s->started_us + PATIENT_US : 0;
+    limits_open(s);
     listeners_inherit(&s->listeners);
     r = admin_open(s, -1, &s->admin, err);
     if (r == 0)
@@ -360,6 +362,7 @@ static int take_over(struct supervisor *s, struct err *err)
     fd_close(s->options->handover);
     if (r)
         return r;
+    limits_open(s);
     log_event(LOG_NOTICE, "upgrade", NULL, "this is fastchatd %s now; the processes follow one by one", FASTCHAT_VERSION);
     s->reloading = true;        /* the image before said RELOADING=1 */
     fleet_outdate(s);
@@ -388,6 +391,7 @@ static void supervisor_fini(struct supervisor *s)
     sd_event_source_disable_unref(s->stop_timer);
     sd_event_unref(s->event);
     runtime_dir_leave(s->lock);
+    cgroup_close(s->cgroup);
     config_free(s->config);
     free(s);
 }

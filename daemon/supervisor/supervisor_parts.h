@@ -2,6 +2,7 @@
 #ifndef DAEMON_SUPERVISOR_SUPERVISOR_PARTS_H
 #define DAEMON_SUPERVISOR_SUPERVISOR_PARTS_H
 
+#include "base/err.h"
 #include "daemon/supervisor/config.h"
 #include "daemon/supervisor/supervisor.h"
 #include "daemon/supervisor/unit.h"
@@ -29,6 +30,8 @@ struct supervisor {
     struct listeners listeners;
     uint64_t started_us;
     int lock;                   /* of the runtime folder */
+    struct cgroup *cgroup;      /* NULL: none is ours */
+    char no_cgroup[ERR_TEXT];   /* why */
     struct restart_limits restart_limits;
     struct admin *admin;
     struct waiter *waiters;     /* for the end of a command */
@@ -147,7 +150,7 @@ int64_t status_rss_kb(pid_t pid);
 
 /* spawn.c: a process of its own group, with `channel` as CONTROL_FD and nothing
  * else of ours, that dies with us. Its id, or -errno. */
-pid_t spawn(const char *program, const char *const *argv, int channel);
+pid_t spawn(const char *program, const char *const *argv, int channel, const struct place *place, struct place_faults *ret);
 
 /* mend.c: makes socket files anew that are gone. */
 void sockets_mend(struct supervisor *s);

@@ -616,7 +616,9 @@ static void describe_exit(struct unit *u, const siginfo_t *si)
 
     if (u->killed || u->told)
         return;                 /* a better reason is there */
-    if (si->si_code != CLD_EXITED)
+    if (limits_ran_out(u, si, u->reason, sizeof u->reason))
+        event(u, LOG_ERR, "oom", "(pid %d) %s", (int)u->pid, u->reason);
+    else if (si->si_code != CLD_EXITED)
         snprintf(u->reason, sizeof u->reason, "was ended by signal %d (SIG%s)", si->si_status,
                  name ? name : "?");
     else if (si->si_status == 0)
@@ -640,6 +642,7 @@ static void forget_process(struct unit *u)
     u->reloading = false;
     u->mail = 0;
     u->pid = 0;
+    limits_leave(u);
 }
 
 static int on_exit_event(sd_event_source *s, const siginfo_t *si, void *user)
@@ -759,6 +762,8 @@ static int make_process(struct unit *u, struct err *err)
     const char *worker[] = { "fastchat-worker", u->model, replica, NULL };
     const char *other[] = { "fastchatd", unit_role_name(u->role), NULL };
     CLEANUP(fd_close) int theirs = -1;
+    struct place_faults faults;
+    struct place place;
     int pair[2];
     pid_t pid;
 
@@ -769,7 +774,9 @@ static int make_process(struct unit *u, struct err *err)
         return err_errno(err, -errno, "socketpair");
     u->channel = pair[0];
     theirs = pair[1];
-    pid = spawn(program, u->role == UNIT_WORKER ? worker : other, theirs);
+    limits_place(u, &place);
+    pid = spawn(program, u->role == UNIT_WORKER ? worker : other, theirs, &place, &faults);
+    limits_placed(u, &place, &faults, pid);
     if (pid < 0)
         return err_errno(err, (int)pid, "fork");
     u->pid = pid;

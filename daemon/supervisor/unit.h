@@ -17,6 +17,7 @@
 
 #include "daemon/supervisor/listener.h"
 #include "daemon/supervisor/restart.h"
+#include "daemon/supervisor/unit_limits.h"
 #include "ipc/address.h"
 
 #include <stdbool.h>
@@ -85,6 +86,9 @@ struct unit {
     char *stats;                /* of its last heartbeat that brought some: JSON */
     uint64_t idle_since_us;     /* of a worker without requests; 0: it has some, or nobody knows */
     int64_t rss_kb;             /* as measured last while it was ready */
+    char leaf[CGROUP_NAME];     /* its control group; "": none of its own */
+    uint64_t ooms, oom_kills;   /* of that, before its process */
+    struct limits limits, said; /* of its process; of which faults the log knows */
     sd_event_source *io, *exit, *deadline, *delay, *limit;
 
     struct restart restart;

@@ -253,6 +253,44 @@ Test(config, the_api_is_told_its_part)
     config_free(c);
 }
 
+Test(config, cpus_that_are_not_here_are_noted_and_none_at_all_is_a_fault)
+{
+    BUF_LOCAL errors = BUF_INIT;
+    struct config *c = load(config_write_text("fastchat.conf", "defaults = { cpus = \"0,8190\"; };\n"
+                                              "models = ({ name = \"x\"; path = \"m.gguf\"; },\n { name = \"y\"; path = \"m.gguf\"; cpus = \"0, 8191\"; });"));
+
+    cr_expect(eq(str, (char *)c->models[0]->values[DEFAULTS_cpus].s, "0,8190"));
+    cr_assert(eq(sz, c->n_notes, 2));
+    cr_expect(strstr(c->notes[0], "fastchat.conf:1: defaults.cpus: not on this machine: 8190") != NULL, "%s", c->notes[0]);
+    cr_expect(strstr(c->notes[1], "fastchat.conf:3: models[1].cpus: not on this machine: 8191") != NULL, "%s", c->notes[1]);
+    config_free(c);
+    cr_expect(lt(int, config_load(config_write_text("fastchat.conf", "defaults = { cpus = \"8191\"; };"), &c, &errors), 0));
+    cr_expect(strstr(buf_str(&errors), "fastchat.conf:1: defaults.cpus: none of 8191 is on this machine, which has 0") != NULL, "%s", buf_str(&errors));
+}
+
+Test(config, limits_that_a_process_keeps_are_in_its_fingerprint_and_others_are_not)
+{
+    static const struct { const char *set; bool kept; } cases[] = {
+        { "cpus = \"0\";", true }, { "numa_node = 0;", true }, { "cpu_quota = 50;", true },
+        { "memory_max_mb = 50;", false }, { "pids_max = 50;", false }, { "nice = 0;", false },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        BUF_LOCAL before = BUF_INIT;
+        BUF_LOCAL after = BUF_INIT;
+        BUF_LOCAL text = BUF_INIT;
+        struct config *c = load(config_write_text("fastchat.conf", "models = ({ name = \"x\"; path = \"m.gguf\"; });"));
+
+        config_fingerprint(c, CONFIG_MODEL, 0, &before);
+        config_free(c);
+        buf_printf(&text, "models = ({ name = \"x\"; path = \"m.gguf\"; %s });", cases[i].set);
+        c = load(config_write_text("fastchat.conf", buf_str(&text)));
+        config_fingerprint(c, CONFIG_MODEL, 0, &after);
+        config_free(c);
+        cr_expect(eq(int, strcmp(buf_str(&before), buf_str(&after)) != 0, cases[i].kept), "%s", cases[i].set);
+    }
+}
+
 Test(config, a_worker_is_told_its_part)
 {
     BUF_LOCAL out = BUF_INIT;

@@ -77,6 +77,16 @@ static const struct bad cases[] = {
       F "1: api.listen[0].mode: \"660x\" is no mode in octal digits, as \"0660\"\n" },
     { "models = ({ name = \"a b\"; path = \"m.gguf\"; });",
       F "1: models[0].name: \"a b\" holds a character that is no letter, digit or one of -_.:/@+\n" },
+    /* processors */
+    { MODEL("cpus = 3;"), F "1: models[0].cpus: must be a string, but is an integer\n" },
+    { MODEL("cpus = \"\";"), F "1: models[0].cpus: is empty\n" },
+    { MODEL("cpus = \"0-\";"), F "1: models[0].cpus: \"0-\" is no list of CPUs, as \"0-3,8\": a CPU's number is missing at the end\n" },
+    { "defaults = { cpus = \"8-2\"; };", F "1: defaults.cpus: \"8-2\" is no list of CPUs, as \"0-3,8\": 8-2 runs backwards\n" },
+    { MODEL("numa_node = 1023;"), F "1: models[0].numa_node: this machine has no node 1023\n" },
+    { MODEL("") "\ndefaults = { numa_node = 1023; };", F "2: defaults.numa_node: this machine has no node 1023\n" },
+    { MODEL("nice = 20;"), F "1: models[0].nice: 20 is above 19\n" },
+    { MODEL("memory_max_mb = -1;"), F "1: models[0].memory_max_mb: -1 is below 0\n" },
+    { MODEL("cpu_quota = 2.5;"), F "1: models[0].cpu_quota: must be an integer, but is a number with a fraction\n" },
     /* addresses */
     { "api = { listen = (\"here\"); };",
       F "1: api.listen[0]: 'here' is no address: write HOST:PORT, [IPV6]:PORT or unix:PATH\n" },

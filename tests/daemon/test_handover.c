@@ -28,6 +28,7 @@ Test(handover, a_good_one_is_accepted)
     static const char *const good[] = {
         "{\"handover\":1}",
         "{\"handover\":1,\"lock\":3,\"control\":4,\"peers\":[{\"fd\":5,\"command\":\"unload\",\"model\":\"m\"}],\"listeners\":[{\"address\":\"127.0.0.1:0\",\"fd\":7,\"name\":null}],\"later\":true}",
+        UNIT(",\"leaf\":\"worker-m-0.1\",\"ooms\":3,\"oom_kills\":2"),
         UNIT(",\"pid\":17,\"channel\":8,\"state\":3,\"sockets\":[{\"name\":\"worker.unix\",\"address\":\"unix:/x\",\"kept\":false,\"fd\":-1,\"bound\":\"unix:/x\"}]"),
     };
 
@@ -53,6 +54,10 @@ Test(handover, a_bad_one_is_refused_with_its_reason)
         { "{\"handover\":1,\"units\":[{}]}", "the role '' is unknown" },
         { UNIT(",\"state\":77"), "'state'" },
         { UNIT(",\"pid\":-5"), "'pid'" },
+        { UNIT(",\"leaf\":\"worker-m/../..\""), "'leaf' names no control group" },
+        { UNIT(",\"leaf\":\"supervisor\""), "'leaf' names no control group" },
+        { UNIT(",\"leaf\":7"), "'leaf' must be a string" },
+        { UNIT(",\"oom_kills\":-1"), "'oom_kills'" },
         { UNIT(",\"mail\":\"x\""), "'mail' must be" },
         { UNIT(",\"stopping\":3"), "'stopping' must be" },
         { UNIT(",\"reason\":{}"), "'reason' must be a string" },
