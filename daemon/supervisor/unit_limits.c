@@ -58,6 +58,8 @@ static const char *why(const struct unit *u, enum limit i)
         return s->no_cgroup;
     if (rows[i].controller && !(cgroup_controllers(s->cgroup) & rows[i].controller))
         return "its control group has no such controller";
+    if ((i == LIMIT_CPUS || i == LIMIT_NODE) && u->limits.fault[i] == -EINVAL)
+        return "the service's own cpuset has none of these CPUs";
     return strerror(-u->limits.fault[i]);
 }
 
@@ -252,7 +254,7 @@ static void enter_leaf(struct unit *u, struct place *place)
 
 /* ---- at a start ---- */
 
-/* The CPUs of its list and its node, as far as the service itself has them. */
+/* Of its list, and of its node. */
 static void place_cpus(const struct unit *u, const struct config_value *list, struct place *place)
 {
     struct cpu_list node;
