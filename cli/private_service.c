@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/process.h"
+#include "cli/daemon.h"
 #include "cli/fetch.h"
 #include "cli/models.h"
 #include "cli/service.h"
@@ -100,24 +101,6 @@ static int write_file(const char *path, const char *text, struct err *err)
 
 /* ---- its process ---- */
 
-/* Beside this program, or where sbin is beside bin. */
-static int find_daemon(char *ret, size_t size, struct err *err)
-{
-    static const char *const places[] = { "fastchatd", "../sbin/fastchatd" };
-    char own[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
-    char *slash;
-
-    own[n > 0 ? n : 0] = 0;
-    slash = strrchr(own, '/');
-    if (slash)
-        *slash = 0;
-    for (size_t i = 0; slash && i < sizeof places / sizeof places[0]; i++)
-        if (snprintf(ret, size, "%s/%s", own, places[i]) < (int)size && access(ret, X_OK) == 0)
-            return 0;
-    return err_set(err, -ENOENT, "%s/fastchatd: there is no such program, and it is needed to run a model", own);
-}
-
 /* A session of its own: Ctrl-C and a closed terminal are ours to see, and it
  * hears from us. */
 static _Noreturn void become(const char *program, const char *config, int log, pid_t parent)
@@ -146,7 +129,7 @@ int private_start(struct private_service *p, const char *config, bool show_log, 
     CLEANUP(fd_close) int log = -1;
     char program[PATH_MAX], path[sizeof p->dir + 32];
     pid_t parent = getpid(), pid;
-    int r = find_daemon(program, sizeof program, err);
+    int r = daemon_find(program, sizeof program, err);
 
     if (r < 0)
         return r;

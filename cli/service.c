@@ -155,6 +155,29 @@ static char *message_of(const char *text)
     return strdup(message);
 }
 
+int service_ask(const struct service_args *args, const char *json, cJSON **ret, char **ret_text, char **ret_message,
+                struct err *err)
+{
+    CLEANUP(mem_free) char *text = NULL;
+    CLEANUP(fd_close) int fd = -1;
+    int r = connect_control(service_runtime_dir(args), "", &fd, err);
+
+    if (r < 0)
+        return r;
+    if (control_send_json(fd, CONTROL_COMMAND, json) != 0)
+        return err_set(err, -ECONNRESET, "the supervisor takes no question");
+    r = receive_reply(fd, -1, ANSWER_MS, &text, err);
+    if (r == SERVICE_REFUSED) {
+        *ret_message = message_of(text);
+        return *ret_message ? r : err_set(err, -ENOMEM, "no memory");
+    }
+    if (r == 0)
+        r = json_parse(text, strlen(text), NULL, ret, err);
+    if (r == 0 && ret_text)
+        *ret_text = STEAL(text);
+    return r;
+}
+
 static int ask_status(const struct service_args *args, const char *also, cJSON **ret,
                       char **ret_text, struct err *err)
 {

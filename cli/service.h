@@ -35,6 +35,12 @@ enum { SERVICE_REFUSED = 1, SERVICE_LEFT = 2 };
 int service_command(const struct service_args *args, const char *json, int interrupt_fd,
                     char **ret_message, struct err *err);
 
+/* Asks what is answered at once (docs/wire.md): as service_command() without
+ * SERVICE_LEFT, but a tree, and if ret_text is not NULL the text that it was made
+ * from, to free(). What the supervisor refuses is in ret_message. */
+int service_ask(const struct service_args *args, const char *json, cJSON **ret, char **ret_text, char **ret_message,
+                struct err *err);
+
 /* Where the api (a Unix socket of its first) or the controller listens. */
 int service_api(const struct service_args *args, struct target *ret, struct err *err);
 int service_controller(const struct service_args *args, struct target *ret, struct err *err);

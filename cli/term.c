@@ -50,6 +50,10 @@ const char *term_yellow(void)
 {
     return colour ? "\033[33m" : "";
 }
+const char *term_green(void)
+{
+    return colour ? "\033[32m" : "";
+}
 const char *term_plain(void)
 {
     return colour ? "\033[0m" : "";

@@ -16,6 +16,7 @@ bool term_input_is_tty(void);
 const char *term_bold(void);
 const char *term_red(void);
 const char *term_yellow(void);
+const char *term_green(void);
 const char *term_plain(void);
 /* Columns of the terminal that stdout is; 0: it is none, or does not say. */
 int term_width(void);

@@ -88,8 +88,11 @@ static int answer(struct peer *p, const struct control_frame *f)
     BUF_LOCAL text = BUF_INIT;
     struct err err = { 0 };
 
-    if (f->type == CONTROL_COMMAND)
-        return take_command(p, f, &err);
+    if (f->type == CONTROL_COMMAND) {
+        int r = question_answer(p->admin->sup, p->fd, f);
+
+        return r == QUESTION_NONE ? take_command(p, f, &err) : r;
+    }
     if (f->type != CONTROL_STATUS)
         return control_send_json(p->fd, CONTROL_ERROR, "{\"message\":\"unknown request\"}");
     status_reply(p->admin->sup, &text);

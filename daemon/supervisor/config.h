@@ -122,6 +122,18 @@ bool config_only_workers(const struct config *c);
 /* The settings as a file that loads to the same settings, each with a comment
  * that says where it comes from. */
 void config_dump(const struct config *c, struct buf *out);
+/* One setting that differs: `was` and `is` as a file would have them, "" where
+ * it is not set. row NULL: the model as a whole is new (`is`: its file) or gone. */
+struct config_change {
+    const char *model;          /* NULL: of a section */
+    const struct config_row *row;
+    const char *was, *is;
+    const char *file;           /* where it is said now; NULL: the default */
+    int line;
+};
+typedef void config_change_fn(const struct config_change *change, void *user);
+/* Calls fn with each, in the order of the documentation, models last. */
+void config_diff(const struct config *was, const struct config *is, config_change_fn *fn, void *user);
 /* "ms, 50 to 60000", as etc/fastchat.conf and the manual say it. */
 void config_row_range(const struct config_row *row, struct buf *out);
 /* `key = default;` as it could stand in a file; nothing for a row without one. */

@@ -1,5 +1,5 @@
 /* The configuration as text: the dump, and what each child is told. */
-#include "daemon/supervisor/config.h"
+#include "daemon/supervisor/config_parts.h"
 
 #include "base/err.h"
 #include "base/json.h"
@@ -36,7 +36,7 @@ static void put_strings(struct buf *out, const struct config_value *v)
     buf_adds(out, v->n_list ? " )" : ")");
 }
 
-static void put_value(struct buf *out, const struct config_row *row, const struct config_value *v)
+void config_put_value(struct buf *out, const struct config_row *row, const struct config_value *v)
 {
     switch (row->type) {
     case CONFIG_INT:
@@ -73,7 +73,7 @@ static void dump_row(struct buf *out, const char *indent, const struct config_ro
 {
     if (v->set) {
         buf_printf(out, "%s%s = ", indent, row->name);
-        put_value(out, row, v);
+        config_put_value(out, row, v);
         buf_adds(out, ";    ");
         put_origin(out, v);
     } else {

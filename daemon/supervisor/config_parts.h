@@ -35,4 +35,7 @@ void config_add_folders(struct config *c);
  * files, addresses, times that contradict each other. */
 void config_check(struct config *c, struct config_faults *faults);
 
+/* A value that is set, as a file would have it; not that of api.listen. */
+void config_put_value(struct buf *out, const struct config_row *row, const struct config_value *v);
+
 #endif

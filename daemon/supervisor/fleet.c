@@ -84,8 +84,7 @@ static void forget(struct supervisor *s)
     s->n_units = kept;
 }
 
-/* The one that serves a replica now. */
-static struct unit *find(const struct supervisor *s, enum unit_role role, const char *model, int replica)
+struct unit *fleet_find(const struct supervisor *s, enum unit_role role, const char *model, int replica)
 {
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
@@ -172,16 +171,16 @@ static int add_worker_sockets(struct unit *u, size_t model, struct err *err)
     return r == 0 && text.len ? unit_add_socket(u, "worker.tcp", buf_str(&text), err) : r;
 }
 
-static void fingerprint(const struct supervisor *s, enum unit_role role, size_t model, struct buf *out)
+void fleet_fingerprint(const struct config *c, enum unit_role role, size_t model, struct buf *out)
 {
     static const enum config_section sections[] = {
         [UNIT_CONTROLLER] = CONFIG_CONTROLLER, [UNIT_API] = CONFIG_API, [UNIT_WORKER] = CONFIG_MODEL,
     };
     struct stat st;
 
-    config_fingerprint(s->config, sections[role], model, out);
+    config_fingerprint(c, sections[role], model, out);
     /* A file that was replaced is another model. */
-    if (role == UNIT_WORKER && stat(s->config->models[model]->values[MODEL_path].s, &st) == 0)
+    if (role == UNIT_WORKER && stat(c->models[model]->values[MODEL_path].s, &st) == 0)
         buf_printf(out, "%ju:%ju:%jd:%jd.%09ld", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino, (intmax_t)st.st_size,
                    (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
@@ -195,7 +194,7 @@ static int make(struct supervisor *s, enum unit_role role, size_t model, int rep
 
     if (r)
         return r;
-    fingerprint(s, role, model, &print);
+    fleet_fingerprint(s->config, role, model, &print);
     u->fingerprint = buf_take(&print);
     switch (role) {
     case UNIT_CONTROLLER: r = add_controller_sockets(u, err); break;
@@ -241,23 +240,22 @@ static void drop_heir_for_another(struct unit *u)
     fleet_drop_heir(u);
 }
 
-static bool is_named(const struct unit *u)
+bool fleet_is_named(const struct config *c, const struct unit *u)
 {
-    const struct config *c = u->sup->config;
-    const struct config_group *g;
+    int m;
 
     switch (u->role) {
     case UNIT_API:
         return u->replica < config_int(c, API_processes);
     case UNIT_WORKER:
-        g = models_group(u);
-        return g && u->replica < g->values[DEFAULTS_replicas].i;
+        m = config_find_model(c, u->model);
+        return m >= 0 && u->replica < c->models[m]->values[DEFAULTS_replicas].i;
     default:
         return true;
     }
 }
 
-static bool is_always(const struct config_group *model)
+bool fleet_is_always(const struct config_group *model)
 {
     return strcmp(model->values[DEFAULTS_load].s, "always") == 0;
 }
@@ -265,10 +263,10 @@ static bool is_always(const struct config_group *model)
 /* One that is there: does it fit, and does it know? */
 static void check(struct unit *u, size_t model)
 {
-    bool always = u->role != UNIT_WORKER || is_always(u->sup->config->models[model]);
+    bool always = u->role != UNIT_WORKER || fleet_is_always(u->sup->config->models[model]);
     BUF_LOCAL print = BUF_INIT;
 
-    fingerprint(u->sup, u->role, model, &print);
+    fleet_fingerprint(u->sup->config, u->role, model, &print);
     if (!u->fingerprint || strcmp(buf_str(&print), u->fingerprint) != 0 || u->state == UNIT_FAILED)
         u->outdated = true;
     if (!u->outdated && !limits_renew(u))
@@ -284,7 +282,7 @@ static void check(struct unit *u, size_t model)
 static int fit_one(struct supervisor *s, enum unit_role role, size_t model, int replica, struct err *err)
 {
     const struct config_group *g = role == UNIT_WORKER ? s->config->models[model] : NULL;
-    struct unit *u = find(s, role, g ? g->values[MODEL_name].s : "", replica);
+    struct unit *u = fleet_find(s, role, g ? g->values[MODEL_name].s : "", replica);
     int r;
 
     if (u) {
@@ -294,7 +292,7 @@ static int fit_one(struct supervisor *s, enum unit_role role, size_t model, int 
     r = make(s, role, model, replica, &u, err);
     if (r)
         return r;
-    u->always = !g || is_always(g);
+    u->always = !g || fleet_is_always(g);
     /* Started below, when all sockets are bound. */
     u->wanted = u->awaited = u->always || models_is_loaded(s, u->model);
     return 0;
@@ -306,7 +304,7 @@ int fleet_fit(struct supervisor *s, struct err *err)
     int r = 0;
 
     for (size_t i = 0; i < s->n_units; i++) {
-        if (!is_named(s->units[i]))
+        if (!fleet_is_named(c, s->units[i]))
             let_go(s->units[i]);
         if (s->units[i]->gone && s->units[i]->role == UNIT_API)
             unit_tell_settings(s->units[i]);

@@ -91,6 +91,14 @@ int fleet_add(struct supervisor *s, struct unit *u, struct err *err);
 /* Is it one that others are told of? Not one that waits to take over, or whose
  * place is taken. */
 bool fleet_is_shown(const struct unit *u);
+/* The one that serves a replica now, or NULL. */
+struct unit *fleet_find(const struct supervisor *s, enum unit_role role, const char *model, int replica);
+/* Does a configuration have it? */
+bool fleet_is_named(const struct config *c, const struct unit *u);
+/* Is it loaded with the service? */
+bool fleet_is_always(const struct config_group *model);
+/* What makes a process another one: config_fingerprint() and the model's file. */
+void fleet_fingerprint(const struct config *c, enum unit_role role, size_t model, struct buf *out);
 uint64_t fleet_replace_us(const struct supervisor *s);
 
 /* models.c: which of them are loaded. */
@@ -123,6 +131,16 @@ void reload_trouble(struct supervisor *s, const char *fmt, ...) __attribute__((f
 /* Says READY=1 when a reload is done. */
 void reload_turn(struct supervisor *s);
 void reload_let_go(struct supervisor *s, struct held *h);
+
+/* plan.c: what a reload would do, without doing it (docs/wire.md). Of the
+ * configuration in `path`, NULL: the service's own. 0 and JSON in `out`; -EINVAL and
+ * in `text` all that is wrong with it. */
+int plan_write(const struct supervisor *s, const char *path, struct buf *out, struct buf *text);
+
+/* question.c: a CONTROL_COMMAND that asks and changes nothing, answered at once:
+ * 0, QUESTION_NONE when it is another one, or whoever asked is to be dropped. */
+enum { QUESTION_NONE = 1000 };
+int question_answer(const struct supervisor *s, int fd, const struct control_frame *f);
 
 /* upgrade.c: the program of now in place of the one that runs. It is tried in
  * a process of its own first. 0 or -errno with a sentence; when it succeeds this

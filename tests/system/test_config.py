@@ -1,11 +1,14 @@
 """The configuration as the command line and the daemon show it."""
+import json
 import os
+import re
 import shutil
 import subprocess
 
-from service import BUILD, CEILING, run, scratch, script_file
+from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, until
 
 TMP = scratch()
+A = script_file(TMP, "a", play=["from a"])
 STRANGER = 54321                        # no such user anywhere
 
 
@@ -51,6 +54,103 @@ def test_a_model_that_the_service_may_not_read_names_the_folder_that_denies_it()
     got = check_as_somebody(config)
     assert got.returncode == 0 and f"note: {home}/models: no models from there: user " in got.stdout, got
     os.chmod(os.path.join(home, "models"), 0o755)
+
+
+def diff(s, *words):
+    """(exit code, the answer as a tree)"""
+    got = s.cli("config", "diff", "--json", "--runtime-dir", s.runtime, *words)
+    return got.returncode, json.loads(got.stdout) if got.stdout else got.stderr
+
+
+def pids(s):
+    """By the name that a process has in status and diff."""
+    return {c["role"] + (f" {c['model']}" if c.get("model") else "") + (f"/{c['replica']}" if c.get("model") or c.get("replica") else ""): c["pid"]
+            for c in s.children() if not c.get("change") and c["pid"]}
+
+
+def test_check_asks_the_service_and_without_one_the_daemon():
+    with Service(models=scripted("m", A)) as s:
+        assert s.command("config", "check") == (0, f"{s.config}: configuration is fine\n")
+        s.configure(models=scripted("m", A) + ',{ nmae = "x"; }')
+        code, said = s.command("config", "check")
+        assert code == 1 and 'models[1].nmae: unknown key; did you mean "name"?' in said, said
+        assert s.command("config", "check", s.config) == (1, said)
+        s.configure(models=scripted("m", A), supervisor='runtime_dir = "/elsewhere";')
+        code, said = s.command("config", "check")
+        assert code == 1 and "needs the service to be started anew" in said, said
+        code, said = s.command("config", "check", s.config)
+        assert code == 0, said
+    got = s.cli("config", "check", "--runtime-dir", s.runtime, os.path.join(TMP, "none.conf"))
+    assert got.returncode == 1 and "none.conf" in got.stderr, got
+
+
+def test_dump_is_what_is_in_force_and_says_where_from():
+    with Service(models=scripted("m", A, "queue = 3;")) as s:
+        code, said = s.command("config", "dump")
+        assert code == 0 and f"queue = 3;    # {s.config}:5\n" in said and "drain_s = 30;    # default\n" in said, said
+        s.configure(models=scripted("m", A, "queue = 4;"))
+        assert s.command("config", "dump") == (0, said)
+        code, of_file = s.command("config", "dump", s.config)
+        assert code == 0 and "queue = 4;" in of_file and "queue = 3;" not in of_file, of_file
+    got = s.cli("config", "dump", "--runtime-dir", s.runtime)
+    assert got.returncode == 1 and "'fastchat config dump FILE'" in got.stderr and not got.stdout, got
+
+
+def test_diff_shows_each_setting_and_what_a_reload_would_do():
+    with Service(models=scripted("m", A) + "," + scripted("old", A)) as s:
+        got = s.cli("config", "diff", "--runtime-dir", s.runtime)
+        assert (got.returncode, got.stdout) == (0, f"the settings in force are those of {s.config}\n"), got
+        s.configure(models=scripted("m", A, "queue = 3; context = 100; temperature = 0.5;") + "," + scripted("new", A), supervisor="drain_s = 7;")
+        got = s.cli("config", "diff", "--runtime-dir", s.runtime)
+        assert got.returncode == 1, got
+        assert got.stdout == (f"supervisor.drain_s: 30 → 7    # {s.config}:1\n- model old ({A})\n"
+                              f"model m: context: 0 → 100    # {s.config}:5\nmodel m: queue: 64 → 3    # {s.config}:5\n"
+                              f"model m: temperature: not set → 0.5    # {s.config}:5\n+ model new ({A})    # {s.config}:5\n"
+                              "\na reload would\n  tell     api (running processes use the new settings)\n  start    worker new/0\n"
+                              "  replace  worker m/0 (one at a time; running requests end first)\n"
+                              "  stop     worker old/0 (running requests end first)\n"), got.stdout
+        s.configure(models=scripted("m", "/no/such/file"))
+        got = s.cli("config", "diff", "--runtime-dir", s.runtime)
+        assert got.returncode == 2 and "/no/such/file" in got.stderr and not got.stdout, got
+        other = os.path.join(TMP, "other.conf")
+        with open(other, "w", encoding="utf-8") as f:
+            f.write(f'supervisor: {{ runtime_dir = "{s.runtime}"; heartbeat_ms = 500; }};\n')
+        code, tree = diff(s, other)
+        assert code == 1 and {"section": "supervisor", "key": "heartbeat_ms", "applies": "child", "was": "1000", "is": "500", "file": other,
+                              "line": 1} in tree["changes"] and tree["config"] == other, tree
+    assert diff(s)[0] == 2
+
+
+def test_what_diff_says_is_what_a_reload_does():
+    file = script_file(TMP, "changing", play=["x"])
+    two = scripted("m", A, "replicas = 2;") + "," + scripted("f", file)
+    with Service(models=scripted("m", A) + "," + scripted("f", file)) as s:
+        for change in ({"models": two}, {"models": two, "defaults": "queue = 5;"}, {"models": two, "api": "processes = 3;"},
+                       {"models": two, "api": "processes = 1; wait_s = 9;"}, {"models": two, "controller": "lease_s = 50;"},
+                       {"models": two, "defaults": "context = 77;"}, {"models": two + "," + scripted("d", A, 'load = "on-demand";')},
+                       {"models": scripted("f", file, 'aliases = ("g");')}, {"models": scripted("f", file), "supervisor": "heartbeat_ms = 300;"},
+                       {"models": scripted("f", file), "listen": ', "127.0.0.1:0"'}, {}, None):
+            before = pids(s)
+            if change is None:
+                s.configure(models=scripted("f", file))
+                s.command("reload")
+                before = pids(s)
+                os.rename(script_file(TMP, "beside", play=["y"]), file)
+            else:
+                s.configure(**change)
+            code, tree = diff(s)
+            foretold = {p["name"]: p["change"] for p in tree["processes"]}
+            read = len(s.log())
+            assert s.command("reload")[0] == 0
+            until("what was let go is gone", lambda: all(c["state"] in ("ready", "stopped") for c in s.children()))
+            after = pids(s)
+            done = {n: "stop" for n in before if n not in after}
+            done.update({n: "start" for n in after if n not in before})
+            done.update({n: "replace" for n in after if n in before and after[n] != before[n]})
+            assert done == {n: c for n, c in foretold.items() if c != "tell"}, (change, tree, done)
+            told = set(re.findall(r"supervisor: (.*) is told new settings", s.log()[read:]))
+            assert told - {n for n in done if done[n] == "stop"} == {n for n, c in foretold.items() if c == "tell"}, (change, tree, told)
+            assert code == 1 and diff(s)[0] == 0, (change, tree)
 
 
 if __name__ == "__main__":
