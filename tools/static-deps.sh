@@ -108,6 +108,11 @@ quietly "joining systemd" sh -c 'ld -r --whole-archive b/libsystemd.a -o systemd
 ar rcs "$lib/libsystemd.a" systemd.o
 cp src/systemd/*.h "$include/systemd/"
 
+# What may be done with what is inside: packages of static programs carry it.
+mkdir -p "$prefix/copyright"
+for p in cjson curl systemd; do cp "$(folder $p)/debian/copyright" "$prefix/copyright/$p"; done
+for p in libcap-dev libconfig-dev libssl-dev libutf8proc-dev libc6-dev; do cp -L "/usr/share/doc/$p/copyright" "$prefix/copyright/${p%-dev}"; done
+
 {
     for p in cjson curl systemd; do echo "$p $(version $p)"; done
     for p in libcap-dev libconfig-dev libssl-dev libutf8proc-dev libc6-dev; do dpkg-query -W -f '${Package} ${Version}\n' $p; done
