@@ -334,7 +334,7 @@ int chat_run(const struct command *cmd, int argc, char **argv)
     if (service_api(&service, &api, &err) < 0 || models_first(&api, &first, &err) < 0)
         return service_failed(&err);
     if (!model && !first) {
-        term_error("the service has no model");
+        term_error("the service has no model ('fastchat status' says what to do)");
         return CLI_FAILED;
     }
     return chat_with(&api, model ? model : first, &chat);

@@ -357,6 +357,30 @@ static bool put_notes(const cJSON *tree, struct buf *out)
     return any;
 }
 
+/* What to do where nothing is served; the folders are in the order in which models are looked for. */
+static bool put_no_model(const cJSON *tree, struct buf *out)
+{
+    const cJSON *models = NULL, *folders = NULL, *folder;
+    const char *before = "put a GGUF file into ";
+    bool any = false;
+
+    if (json_get_array(tree, "models", &models, NULL) != 0 || cJSON_GetArraySize(models) > 0)
+        return false;
+    heading(&any, "there is no model:", out);
+    buf_adds(out, "  ");
+    json_get_array(tree, "model_folders", &folders, NULL);
+    cJSON_ArrayForEach(folder, folders)
+    {
+        buf_adds(out, before);
+        term_put(out, cJSON_IsString(folder) ? folder->valuestring : "");
+        before = " or ";
+    }
+    buf_printf(out, "%sname one in ", cJSON_GetArraySize(folders) > 0 ? ", or " : "");
+    term_put(out, text_of(tree, "config"));
+    buf_adds(out, "; then run 'fastchat reload'.\n  On Debian, the package fastchat-model-smollm2 brings a small one.\n");
+    return true;
+}
+
 /* ---- the service ---- */
 
 static void put_files(const cJSON *tree, struct buf *out)
@@ -414,6 +438,7 @@ void status_view(const cJSON *tree, int room, struct buf *out)
     put_children(tree, children, room, out);
     put_changing(children, out);
     bad = put_bad(children, out);
+    bad |= put_no_model(tree, out);
     bad |= put_notes(tree, out);
     put_restarted(children, out);
     if (!bad)

@@ -194,6 +194,8 @@ def supervise(conn, runtime, status):
                 answer = dict(status, children=status["children"][:1])
             elif os.path.exists(runtime + "/changing"):     # nor here
                 answer = dict(status, **CHANGING)
+            elif os.path.exists(runtime + "/empty"):        # nothing is served
+                answer = dict(status, children=status["children"][:1], models=[], model_folders=["/usr/models", "/var/models"])
             reply(conn, answer)
     conn.close()
 

@@ -149,6 +149,13 @@ class Reports(Case):
             self.assertTrue(self.run_cli("status").endswith("\n\nno problems\n"))
         os.unlink(self.dir + "/well")
 
+    def test_status_without_a_model_says_what_to_do(self):
+        with open(self.dir + "/empty", "w", encoding="utf-8"):
+            lines = self.run_cli("status").splitlines()
+        os.unlink(self.dir + "/empty")
+        self.assertEqual(lines[6:], ["", "there is no model:", "  put a GGUF file into /usr/models or /var/models, or name one in /etc/fastchat/"
+                                     "fastchat.conf; then run 'fastchat reload'.", "  On Debian, the package fastchat-model-smollm2 brings a small one."])
+
     def test_status_tells_what_changes_from_what_is_wrong(self):
         with open(self.dir + "/changing", "w", encoding="utf-8"):
             lines = self.run_cli("status").splitlines()
