@@ -18,13 +18,14 @@
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
-enum { ACCURACY_US = 1000, HURRY_US = 1000000, TICK_US = 1000000, PATIENT_US = 5000000 };
+enum { ACCURACY_US = 1000, HURRY_US = 1000000, TICK_US = 1000000, PATIENT_US = 5000000, MORE_US = 30000000 };
 
 /* ---- news ---- */
 
@@ -90,6 +91,14 @@ static int on_news(sd_event_source *source, void *user)
     return 0;
 }
 
+/* A start, a reload or an upgrade takes as long as its models need; whether that
+ * is right is watched here, child by child, and not by systemd's clock. */
+static void ask_for_time(const struct supervisor *s)
+{
+    if (s->phase == STOP_NOT && (!s->announced || s->reloading))
+        sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%d", MORE_US);
+}
+
 static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 {
     struct supervisor *s = user;
@@ -98,6 +107,7 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
         unit_look(s->units[i]);
     upgrade_look(s->upgrade);
     limits_tick(s);
+    ask_for_time(s);
     supervisor_news(s);
     if (s->phase == STOP_NOT)
         sockets_mend(s);
@@ -179,11 +189,13 @@ static int on_stop_timer(sd_event_source *source, uint64_t usec, void *user)
 static void begin_stop(struct supervisor *s, int code)
 {
     uint64_t drain_us = (uint64_t)config_int(s->config, SUPERVISOR_drain_s) * 1000000;
+    uint64_t stop_us = (uint64_t)config_int(s->config, SUPERVISOR_stop_s) * 1000000;
 
     s->exit_code = code;
     s->phase = STOP_API;
     s->listeners.ending = true;
-    sd_notify(0, "STOPPING=1");
+    /* Those who do not obey are killed stop_s after the draining; they get as long again. */
+    sd_notifyf(0, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%" PRIu64, drain_us + 2 * stop_us + HURRY_US);
     set_stop_timer(s, drain_us);
     upgrade_free(STEAL(s->upgrade));
     commands_give_up(s, COMMAND_NONE, -ESHUTDOWN, "the service stops");

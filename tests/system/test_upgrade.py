@@ -330,7 +330,20 @@ def test_systemd_hears_of_start_reload_upgrade_and_stop():
         assert s.command("upgrade")[0] == 0
         until("the upgrade is told", lambda: "RELOADING=1" in systemd.said and "READY=1" in systemd.said)
         s.stop()
-        systemd.heard("STOPPING=1")
+        until("the stop is told", lambda: {"STOPPING=1", "EXTEND_TIMEOUT_USEC=41000000"} <= set(systemd.said))   # drain_s, twice stop_s, 1 s
+
+
+def test_systemd_is_asked_for_time_while_a_reload_takes_long():
+    systemd = Systemd()
+    with service_with(systemd, models=MODEL) as s:
+        systemd.heard("READY=1")
+        slow = s.script("slow", load_ms=3600000, play=["x"])
+        s.configure(models=MODEL + "," + scripted("n", slow))
+        del systemd.said[:]
+        os.kill(s.process.pid, signal.SIGHUP)
+        systemd.heard("RELOADING=1")
+        systemd.heard("EXTEND_TIMEOUT_USEC=30000000")
+        assert s.answer("hi") and "READY=1" not in systemd.said
 
 
 def test_the_watchdog_is_fed_also_after_an_upgrade():

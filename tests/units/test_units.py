@@ -183,13 +183,5 @@ def test_the_example_of_a_worker_is_a_right_configuration():
         shutil.rmtree(folder)
 
 
-def test_what_a_stop_may_take_by_default_fits_the_unit():
-    """drain_s and stop_s of etc/fastchat.conf, in the time that systemd gives."""
-    conf = text(SOURCE, "etc", "fastchat.conf")
-    longest = sum(int(re.search(rf"^\s*#? ?{key} = (\d+);", conf, re.M).group(1)) for key in ("drain_s", "stop_s"))
-    for unit in UNITS:
-        assert longest < int(re.search(r"^TimeoutStopSec=(\d+)$", text(built(unit)), re.M).group(1))
-
-
 if __name__ == "__main__":
     run(globals())
