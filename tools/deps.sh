@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh [build|fetch|test|static|package|root|valgrind]… - installs the Debian packages that building or testing needs and that are not
-# there yet. Runs as root or through sudo; says what it installs.
+# deps.sh [build|fetch|test|static|package|root|container|vm|valgrind]… - installs the Debian packages that building or testing
+# needs and that are not there yet. Runs as root or through sudo; says what it installs.
 set -eu
 
 build="gcc libc6-dev meson ninja-build pkg-config libsystemd-dev libcurl4-openssl-dev libcjson-dev libconfig-dev libutf8proc-dev node-llhttp ca-certificates"
@@ -9,6 +9,8 @@ test="libcriterion-dev clang-14 libclang-rt-14-dev python3 python3-venv curl pro
 static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev libssl-dev"
 package="build-essential dpkg-dev debhelper fakeroot lintian apt-utils gnupg"
 root="mmdebstrap"
+container="dpkg-dev mmdebstrap systemd-container zstd"
+vm="e2fsprogs qemu-system-x86"
 valgrind="valgrind libc6-dbg"
 
 want=
@@ -20,6 +22,8 @@ for group in "$@"; do
     static) want="$want $static" ;;
     package) want="$want $package" ;;
     root) want="$want $root" ;;
+    container) want="$want $container" ;;
+    vm) want="$want $vm" ;;
     valgrind) want="$want $valgrind" ;;
     *) echo "deps.sh: unknown group '$group'" >&2; exit 2 ;;
     esac

@@ -368,7 +368,7 @@ def run(names):
             else:
                 skipped += 1
                 word = f"skipped: {e}"
-        except BaseException:                   # pylint: disable=broad-except
+        except Exception:                       # pylint: disable=broad-except
             traceback.print_exc(file=sys.stdout)
             failed += 1
             word = "FAILED"
