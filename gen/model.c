@@ -63,13 +63,18 @@ static void meet(const struct part *p)
         pool_barrier(p->m->pool, p->thread);
 }
 
-/* With a beat for each part of a layer: with 500 rows, instrumented for a sanitizer and on a machine with other
- * load, one layer takes longer than a process may be silent. */
+/* Comes many times a layer: with 500 rows of a large model, or on a machine with other load, one layer takes
+ * longer than a process may be silent. */
+static void beat(const struct part *p)
+{
+    if (p->thread == 0 && p->m->pulse)
+        atomic_fetch_add_explicit(&p->m->pulse->beats, 1, memory_order_relaxed);
+}
+
 static void barrier(const struct part *p)
 {
     pool_barrier(p->m->pool, p->thread);
-    if (p->thread == 0 && p->m->pulse)
-        atomic_fetch_add_explicit(&p->m->pulse->beats, 1, memory_order_relaxed);
+    beat(p);
 }
 
 /* ---- row-wise work --------------------------------------------------- */
@@ -130,26 +135,37 @@ static void begin_rows(const struct part *p)
 
 /* ---- matrices -------------------------------------------------------- */
 
+/* Groups of a matrix between two beats: milliseconds of work on a fast machine. */
+static uint32_t groups_a_beat(const struct mat *w, uint32_t n_rows)
+{
+    enum { PRODUCTS = 1 << 27 };
+    const uint64_t of_one = (uint64_t)KERNEL_LANES * w->k * n_rows;
+
+    return of_one >= PRODUCTS ? 1 : (uint32_t)(PRODUCTS / of_one);
+}
+
 /* Groups [from, to) of a weight for all rows; y[row][at] is its row 0. */
 static void mul(const struct part *p, const struct weight *w, const struct acts *x, float *const *y,
                 size_t at, uint32_t from, uint32_t to, const uint8_t *next)
 {
-    const struct mul m = {
-        .w = w->mat.w + from * w->mat.group_bytes,
-        .next = next,
+    struct mul m = {
         .group_bytes = w->mat.group_bytes,
-        .n_groups = to - from,
         .x = x,
         .n_rows = p->step->n,
         .y = y,
-        .at = at + (size_t)from * KERNEL_LANES,
     };
+    const uint32_t most = groups_a_beat(&w->mat, m.n_rows);
 
-    if (from == to)
-        return;
-    p->k->mul[w->mat.type](&m);
-    for (uint32_t r = 0; w->bias && r < p->step->n; r++)
-        p->k->add(y[r] + m.at, w->bias + (size_t)from * KERNEL_LANES, m.n_groups * KERNEL_LANES);
+    for (uint32_t g = from; g < to; g += m.n_groups) {
+        m.n_groups = to - g < most ? to - g : most;
+        m.w = w->mat.w + g * m.group_bytes;
+        m.next = g + m.n_groups == to ? next : m.w + m.n_groups * m.group_bytes;
+        m.at = at + (size_t)g * KERNEL_LANES;
+        p->k->mul[w->mat.type](&m);
+        for (uint32_t r = 0; w->bias && r < m.n_rows; r++)
+            p->k->add(y[r] + m.at, w->bias + (size_t)g * KERNEL_LANES, m.n_groups * KERNEL_LANES);
+        beat(p);
+    }
 }
 
 static void store_k(const struct part *p, uint32_t layer, uint32_t group, const float *x,
@@ -309,7 +325,7 @@ static void attend_heads(const struct part *p, uint32_t layer)
     const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
     const size_t width = (size_t)m->group * m->shape.head_dim;
 
-    for (uint32_t r = 0; r < p->step->n; r++)
+    for (uint32_t r = 0; r < p->step->n; r++, beat(p))
         for (uint32_t h = 0; h < heads; h++) {
             const size_t spans = spans_of(m, r), at = m->span_at[r] * heads + h * spans;
             struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);

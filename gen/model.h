@@ -41,7 +41,7 @@ struct model_shape {
 struct model_options {
     uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
     const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512, … */
-    struct engine_pulse *pulse; /* beaten between tensors and parts of layers; may be NULL */
+    struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
 };
 
 struct model_row {

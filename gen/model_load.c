@@ -391,16 +391,26 @@ static int make_freq(struct loading *l)
 
 struct packing {
     const struct source *source;
+    struct engine_pulse *pulse;     /* may be NULL */
     uint32_t threads;
 };
 
+/* With a beat for about each megabyte: a large matrix comes from a slow disk for longer than a process may be silent. */
 static void pack_part(void *arg, uint32_t thread)
 {
+    enum { BYTES = 1 << 20 };
     const struct packing *p = arg;
+    const struct mat *mat = p->source->mat;
+    const uint32_t most = mat->group_bytes >= BYTES ? 1 : (uint32_t)(BYTES / mat->group_bytes);
     uint32_t from, to;
 
-    pool_range(p->source->mat->n_groups, thread, p->threads, &from, &to);
-    mat_pack(p->source->mat, p->source->tensor->data, from, to);
+    pool_range(mat->n_groups, thread, p->threads, &from, &to);
+    for (uint32_t g = from, end; g < to; g = end) {
+        end = to - g < most ? to : g + most;
+        mat_pack(mat, p->source->tensor->data, g, end);
+        if (p->pulse)
+            atomic_fetch_add_explicit(&p->pulse->beats, 1, memory_order_relaxed);
+    }
 }
 
 static int pack_all(struct loading *l)
@@ -415,14 +425,12 @@ static int pack_all(struct loading *l)
     if (!m->weights)
         return fail(l, -ENOMEM, "no memory for %zu bytes of weights", m->weights_bytes);
     for (size_t i = 0; i < l->n_sources; i++) {
-        struct packing p = { &l->sources[i], pool_threads(m->pool) };
+        struct packing p = { &l->sources[i], m->pulse, pool_threads(m->pool) };
 
         p.source->mat->w = (uint8_t *)m->weights + at;
         at += mat_bytes(p.source->mat);
         pool_run(m->pool, pack_part, &p);
         gguf_release(l->file, p.source->tensor);
-        if (m->pulse)
-            atomic_fetch_add_explicit(&m->pulse->beats, 1, memory_order_relaxed);
     }
     if (m->out.rows == 0)
         m->out = m->embd;
