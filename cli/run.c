@@ -286,7 +286,7 @@ static void write_config(const struct run *run, const char *dir, struct buf *out
 {
     buf_adds(out, "supervisor: {\n  runtime_dir = ");
     buf_quote(out, dir);
-    buf_printf(out, ";\n  log_level = \"%s\";\n  drain_s = 5;\n};\n", run->log ? "info" : "warning");
+    buf_printf(out, ";\n  log_level = \"%s\";\n  drain_s = 5;\n  bus = \"none\";\n};\n", run->log ? "info" : "warning");
     buf_adds(out, "api: {\n  listen = ( { address = \"unix:api.sock\"; mode = \"0600\"; }");
     if (run->serve) {
         buf_adds(out, ", ");

@@ -176,11 +176,22 @@ void status_reply(const struct supervisor *s, struct buf *out)
     json_close(&w, '}');
 }
 
+static const char *serving_word(const struct supervisor *s)
+{
+    const struct unit *api = the_api(s);
+    bool serving = config_only_workers(s->config) || (api && api->state == UNIT_READY);
+
+    return s->phase != STOP_NOT ? "stopping" : serving ? "serving" : "starting";
+}
+
+const char *status_state(const struct supervisor *s)
+{
+    return s->phase == STOP_NOT && s->reloading ? "reloading" : serving_word(s);
+}
+
 void status_line(const struct supervisor *s, struct buf *out)
 {
     size_t n = 0, ready = 0, n_failed = 0;
-    const struct unit *api = the_api(s);
-    bool serving;
 
     for (size_t i = 0; i < s->n_units; i++) {
         const struct unit *u = s->units[i];
@@ -190,8 +201,7 @@ void status_line(const struct supervisor *s, struct buf *out)
         n++;
         ready += u->state == UNIT_READY;
     }
-    serving = config_only_workers(s->config) || (api && api->state == UNIT_READY);
-    buf_adds(out, s->phase != STOP_NOT ? "stopping" : serving ? "serving" : "starting");
+    buf_adds(out, serving_word(s));
     if (s->config->n_models)
         buf_printf(out, ", %zu of %zu workers ready", ready, n);
     else

@@ -88,6 +88,7 @@ static int on_news(sd_event_source *source, void *user)
     commands_settle(s);     /* what was unloaded is, also when a request loads it now */
     if (s->phase == STOP_NOT)
         models_turn(s);
+    bus_turn(s->bus);
     return 0;
 }
 
@@ -389,6 +390,7 @@ static void supervisor_fini(struct supervisor *s)
 {
     s->listeners.ending = true;
     admin_close(s->admin);
+    bus_free(s->bus);
     upgrade_free(s->upgrade);
     for (size_t i = s->n_units; i-- > 0;)
         unit_free(s->units[i]);
@@ -445,6 +447,7 @@ int supervisor_run(struct config *config, const struct supervisor_options *optio
     s->options = options;
     s->lock = -1;
     s->started_us = clock_mono_us();
+    s->bus = bus_new(s);
     supervisor_use_config(s);
     code = run(s);
     supervisor_fini(s);

@@ -9,6 +9,7 @@
 #include "ipc/control.h"
 
 struct admin;
+struct bus;
 struct err;
 struct upgrade;
 
@@ -34,6 +35,7 @@ struct supervisor {
     char no_cgroup[ERR_TEXT];   /* why */
     struct restart_limits restart_limits;
     struct admin *admin;
+    struct bus *bus;
     struct waiter *waiters;     /* for the end of a command */
     struct upgrade *upgrade;    /* NULL: none is being tried */
     sd_event_source *news;      /* one more turn of the loop, then all hear of it */
@@ -164,6 +166,8 @@ int handover_read(int fd, struct supervisor *s, struct err *err);
 void status_models(const struct supervisor *s, struct buf *out);
 void status_reply(const struct supervisor *s, struct buf *out);
 void status_line(const struct supervisor *s, struct buf *out);
+/* "starting", "serving", "reloading", "stopping" */
+const char *status_state(const struct supervisor *s);
 int64_t status_rss_kb(pid_t pid);
 
 /* spawn.c: a process of its own group, with `channel` as CONTROL_FD and nothing
@@ -214,5 +218,14 @@ int admin_listener(const struct admin *a);
 size_t admin_waiting(const struct admin *a, struct admin_wait *ret /* [ADMIN_MAX_PEERS] */);
 /* The descriptor becomes the admin's, also on failure. */
 int admin_adopt(struct admin *a, const struct admin_wait *w, struct err *err);
+
+/* bus.c: org.fastchat.Manager1. Nothing here fails or waits. NULL is fine: no
+ * memory, and no bus. */
+struct bus *bus_new(struct supervisor *s);
+void bus_free(struct bus *b);
+/* Once a second and after news: finds the bus again, tells others. */
+void bus_turn(struct bus *b);
+/* Answers all calls: another image of the program goes on. */
+void bus_leave(struct bus *b);
 
 #endif

@@ -99,6 +99,7 @@ static void become_new(struct supervisor *s, struct err *err)
         inherit(&fds, true);
         log_event(LOG_NOTICE, "upgrade", NULL, "%s takes over", s->options->program);
         sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_mono_us());
+        bus_leave(s->bus);
         execv(s->options->program, s->options->argv);
         err_errno(err, -errno, "%s", s->options->program);
         inherit(&fds, false);

@@ -116,7 +116,8 @@ class Service:
         self.log_path = os.path.join(self.dir, "log")
         self.want_ready = ready
         self.process = None
-        self.env = dict(os.environ, RUNTIME_DIRECTORY=self.runtime, **(env or {}))
+        self.env = dict(os.environ, RUNTIME_DIRECTORY=self.runtime, DBUS_SYSTEM_BUS_ADDRESS=f"unix:path={self.dir}/no-bus")
+        self.env.update(env or {})
         if not (env and "NOTIFY_SOCKET" in env):
             self.env.pop("NOTIFY_SOCKET", None)
         self.configure(models, api, supervisor, controller, defaults)
