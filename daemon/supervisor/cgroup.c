@@ -121,6 +121,8 @@ int cgroup_make(struct cgroup *g, const char *leaf, struct err *err)
 {
     if (mkdirat(g->dir, leaf, 0755) < 0 && errno != EEXIST)
         return err_errno(err, -errno, "control group %s", leaf);
+    /* Whatever the umask: anybody may look into it with systemd-cgls. */
+    fchmodat(g->dir, leaf, 0755, 0);
     return 0;
 }
 
@@ -258,9 +260,10 @@ static int move_in(struct cgroup *g, struct err *err)
 {
     CLEANUP(fd_close) int procs = -1;
     char text[LINE];
+    int r = cgroup_make(g, own_leaf, err);
 
-    if (mkdirat(g->dir, own_leaf, 0755) < 0 && errno != EEXIST)
-        return err_errno(err, -errno, "control group %s", own_leaf);
+    if (r)
+        return r;
     procs = cgroup_entrance(g, own_leaf);
     if (procs < 0)
         return err_errno(err, procs, "control group %s", own_leaf);

@@ -202,6 +202,18 @@ Test(cgroup, without_any_hierarchy_there_is_none)
     cr_expect(lt(int, cgroup_open("/nonexistent", root, &g, &(struct err){ 0 }), 0));
 }
 
+Test(cgroup, anybody_may_look_into_a_leaf)
+{
+    struct cgroup *g = usual();
+    struct stat st;
+
+    umask(077);
+    cr_assert(zero(int, cgroup_make(g, "api-0", NULL)));
+    cr_assert(zero(int, stat(at("s/x.service/api-0"), &st)));
+    cr_expect(eq(int, st.st_mode & 0777, 0755));
+    cgroup_close(g);
+}
+
 Test(cgroup, files_of_a_leaf_are_written_and_read)
 {
     struct cgroup *g = usual();
