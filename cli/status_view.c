@@ -73,16 +73,16 @@ static void number(int64_t v, char *out)
         snprintf(out, CELL, "%lld", (long long)v);
 }
 
-static void memory(int64_t kb, char *out)
+static void memory(int64_t kb, char *out, size_t size)
 {
     if (kb < 0)
-        snprintf(out, CELL, "-");
+        snprintf(out, size, "-");
     else if (kb < 10240)
-        snprintf(out, CELL, "%.1f MB", (double)kb / 1024);
+        snprintf(out, size, "%.1f MB", (double)kb / 1024);
     else if (kb < 10240 * 1024)
-        snprintf(out, CELL, "%lld MB", (long long)(kb / 1024));
+        snprintf(out, size, "%lld MB", (long long)(kb / 1024));
     else
-        snprintf(out, CELL, "%.1f GB", (double)kb / 1048576);
+        snprintf(out, size, "%.1f GB", (double)kb / 1048576);
 }
 
 static void rate(const cJSON *stats, const char *key, char *out)
@@ -126,8 +126,8 @@ static void name_of(const cJSON *child, char *out)
         snprintf(out, CELL, "%s%s%s", text_of(child, "role"), model[0] ? " " : "", model);
 }
 
-/* When its model is loaded: "always", "on demand", "manual". */
-static const char *load_of(const cJSON *tree, const cJSON *child)
+/* What the configuration says of its model; NULL: it has none. */
+static const cJSON *model_of(const cJSON *tree, const cJSON *child)
 {
     const cJSON *models = NULL, *model;
     const char *name = text_of(child, "model");
@@ -135,25 +135,45 @@ static const char *load_of(const cJSON *tree, const cJSON *child)
     json_get_array(tree, "models", &models, NULL);
     cJSON_ArrayForEach(model, models)
     {
-        const char *load = text_of(model, "load");
-
-        if (name[0] && load[0] && strcmp(text_of(model, "name"), name) == 0)
-            return strcmp(load, "on-demand") == 0 ? "on demand" : load;
+        if (name[0] && strcmp(text_of(model, "name"), name) == 0)
+            return model;
     }
-    return "-";
+    return NULL;
+}
+
+/* When its model is loaded: "always", "on demand", "manual". */
+static const char *load_of(const cJSON *model)
+{
+    const char *load = model ? text_of(model, "load") : "";
+
+    return strcmp(load, "on-demand") == 0 ? "on demand" : load[0] ? load : "-";
+}
+
+/* "140 MB of 512 MB" where there is a limit. */
+static void memory_of(const cJSON *child, const cJSON *model, char *out)
+{
+    int64_t used = positive(child, "rss_kb"), most = model ? positive(model, "memory_max_mb") : -1;
+    size_t n;
+
+    memory(used, out, CELL);
+    n = strlen(out);
+    if (used < 0 || most < 0 || most > INT64_MAX / 1024)
+        return;
+    n += (size_t)snprintf(out + n, CELL - n, " of ");
+    memory(most * 1024, out + n, CELL - n);
 }
 
 static void fill_row(const cJSON *tree, const cJSON *child, struct row *row)
 {
-    const cJSON *stats = NULL;
+    const cJSON *stats = NULL, *model = model_of(tree, child);
 
     json_get_object(child, "stats", &stats, NULL);
     name_of(child, row->cell[CHILD]);
-    snprintf(row->cell[LOAD], CELL, "%s", load_of(tree, child));
+    snprintf(row->cell[LOAD], CELL, "%s", load_of(model));
     snprintf(row->cell[STATE], CELL, "%s", text_of(child, "state"));
     span(whole(child, "since_s"), row->cell[SINCE], CELL);
     number(whole(child, "restarts"), row->cell[RESTARTS]);
-    memory(positive(child, "rss_kb"), row->cell[MEMORY]);
+    memory_of(child, model, row->cell[MEMORY]);
     number(whole(stats, "running"), row->cell[RUNNING]);
     number(whole(stats, "queue_length"), row->cell[QUEUE]);
     rate(stats, "prompt_per_s", row->cell[PROMPT]);
