@@ -656,6 +656,7 @@ static int on_exit_event(sd_event_source *s, const siginfo_t *si, void *user)
     /* The leader is still a zombie here, so its number names its group alone. */
     kill(-pid, SIGKILL);
     describe_exit(u, si);
+    limits_explain(u, u->reason, sizeof u->reason);
     forget_process(u);
     close_sockets(u);
     if (u->stopping)

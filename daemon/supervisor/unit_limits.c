@@ -376,3 +376,11 @@ bool limits_ran_out(const struct unit *u, const siginfo_t *si, char *reason, siz
                  " lower context, parallel or kv_tokens of model '%s', or load fewer models", u->model);
     return true;
 }
+
+void limits_explain(const struct unit *u, char *reason, size_t size)
+{
+    size_t n = strlen(reason);
+
+    if (u->leaf[0] && u->limits.value[LIMIT_PIDS] && cgroup_read(u->sup->cgroup, u->leaf, "pids.events", "max") > 0)
+        snprintf(reason + n, size - n, "; it has met its limit pids_max = %" PRIi64 " of model '%s'", u->limits.value[LIMIT_PIDS], u->model);
+}

@@ -62,6 +62,9 @@ void limits_placed(struct unit *u, struct place *place, const struct place_fault
 bool limits_renew(struct unit *u);
 /* Was it ended, by that signal, for want of memory? The reason. */
 bool limits_ran_out(const struct unit *u, const siginfo_t *si, char *reason, size_t size);
+/* Adds to the reason of an end what may have led to it: it wanted more threads
+ * than it may have. */
+void limits_explain(const struct unit *u, char *reason, size_t size);
 /* It has no process any more. */
 void limits_leave(struct unit *u);
 

@@ -283,6 +283,7 @@ class Faked(Service):
 
 def test_what_a_leaf_is_told_is_what_the_configuration_says():
     with Faked(models=scripted("m", SCRIPT, "memory_max_mb = 64; cpu_quota = 150; pids_max = 90;")) as s:
+        assert " of 64 MB " in s.command("status")[1]
         told = {name: s.get(f"worker-m-0/{name}") for name in ("memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max", "cgroup.procs")}
         assert told == {"memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1", "cpu.max": "150000 100000",
                         "pids.max": "90", "cgroup.procs": "0"}, told
@@ -335,6 +336,14 @@ def test_memory_that_others_took_is_told_apart_and_so_is_a_plain_signal():
         end_for_want_of_memory(s, "oom 8\noom_kill 8\n")       # the count is that of the start: nothing new
         until("it is up again", lambda: worker(s)["restarts"] == 2 and worker(s)["state"] == "ready")
         assert worker(s)["last_reason"] == "was ended by signal 9 (SIGKILL)", worker(s)
+
+
+def test_an_end_after_too_many_threads_names_their_limit():
+    with Faked(models=scripted("m", SCRIPT, "pids_max = 90;")) as s:
+        s.put("worker-m-0/pids.events", "max 3\n")
+        os.kill(worker(s)["pid"], signal.SIGKILL)
+        reason = until("it is up again", lambda: (c := worker(s))["state"] == "ready" and c["last_reason"])
+        assert reason == "was ended by signal 9 (SIGKILL); it has met its limit pids_max = 90 of model 'm'", reason
 
 
 run(globals())
