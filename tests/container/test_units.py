@@ -138,7 +138,7 @@ def test_workers_for_another_host_are_a_unit_of_their_own():
         c.run("systemctl", "reload", "fastchat")
         c.write("/usr/local/etc/fastchat/workers/gpu-0.conf",
                 'supervisor: { parts = "workers"; };\nmodels: ( { name = "far"; device = "scripted"; path = "/etc/fastchat/m.json";'
-                ' controllers = ( "127.0.0.1:21001" ); listen = "127.0.0.1:21002"; } );')
+                ' controllers = ( "localhost:21001" ); listen = "127.0.0.1:21002"; } );')
         unit = "fastchat-worker@gpu-0.service"
         c.run("systemctl", "start", unit)
         until("its model is known", lambda: c.chat("hi", model="far")[0] == 200)
