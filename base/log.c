@@ -24,7 +24,7 @@
 
 enum { LINE = 2048, FIELDS = 16 };
 
-static const char *log_role = "fastchat";
+static const char *log_role = "fastchat", *log_model;
 static int log_level = LOG_INFO;
 static bool to_journal;
 static int output = 2;
@@ -66,6 +66,11 @@ void log_open(const char *role, int level)
 void log_set_level(int level)
 {
     log_level = level;
+}
+
+void log_set_model(const char *model)
+{
+    log_model = model;
 }
 
 int log_level_of(const char *name)
@@ -152,8 +157,8 @@ static const char *message_id(const char *event)
 static void emit(int level, const char *event, const char *const *fields, const char *text)
 {
     char storage[FIELDS][256];
-    struct iovec iov[FIELDS + 5];
-    char message[LINE + 16], priority[16], role[128], kind[96], number[64];
+    struct iovec iov[FIELDS + 6];
+    char message[LINE + 16], priority[16], role[128], kind[96], number[64], model[160];
     const char *id = event ? message_id(event) : NULL;
     int n = 0;
 
@@ -174,6 +179,8 @@ static void emit(int level, const char *event, const char *const *fields, const 
         FIELD(kind, "FASTCHAT_EVENT=%s", event);
     if (id)
         FIELD(number, "MESSAGE_ID=%s", id);
+    if (log_model)
+        FIELD(model, "FASTCHAT_MODEL=%s", log_model);
     for (int i = 0; fields && fields[i] && i / 2 < FIELDS; i += 2)
         FIELD(storage[i / 2], "%s=%s", fields[i], fields[i + 1] ? fields[i + 1] : "");
 #undef FIELD

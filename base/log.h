@@ -25,6 +25,9 @@
  * "worker smollm2/0". Lines above `level` are dropped. */
 void log_open(const char *role, int level);
 void log_set_level(int level);
+/* Every line of this process is about this model (FASTCHAT_MODEL); kept, not
+ * copied. */
+void log_set_model(const char *model);
 /* LOG_ERR … of "error", "warning", "notice", "info", "debug"; -1: none of them. */
 int log_level_of(const char *name);
 

@@ -450,6 +450,7 @@ int worker_main(int argc, char **argv)
         return EXIT_FAILED;
     }
     snprintf(role, sizeof role, "worker %s/%s", argv[1], argv[2]);
+    log_set_model(argv[1]);
     r = child_open(role, &ops, &w.child, &err);
     if (r == 0) {
         r = worker_start(&w, &err);
