@@ -1,5 +1,5 @@
-/* control.c - `fastchat reload`, `load`, `unload`, `upgrade`: what the running
- * service is to do. The subcommand's name is the command's. */
+/* control.c - `fastchat drain`, `load`, `reload`, `unload`, `upgrade`: what the
+ * running service is to do. The subcommand's name is the command's. */
 #include "cli/commands.h"
 
 #include "base/buf.h"
@@ -43,14 +43,14 @@ static int control(const struct command *cmd, int argc, char **argv)
     const char *model = NULL;
     BUF_LOCAL json = BUF_INIT;
     struct err err = { 0 };
-    bool no_wait = false, needs_model = cmd->operands[0];
+    bool no_wait = false, takes_model = cmd->operands[0], needs_model = cmd->operands[0] == 'M';
     int r;
     const struct arg args[] = {
         ARG(no_wait, &no_wait),
         ARG(runtime_dir, &service.runtime_dir),
     };
 
-    r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &model, needs_model);
+    r = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, &model, takes_model);
     if (r != ARGS_RUN)
         return r;
     if (needs_model && !model)
@@ -66,6 +66,11 @@ static int control(const struct command *cmd, int argc, char **argv)
         return CLI_FAILED;
     }
     return finish(r, message);
+}
+
+int drain_run(const struct command *cmd, int argc, char **argv)
+{
+    return control(cmd, argc, argv);
 }
 
 int load_run(const struct command *cmd, int argc, char **argv)

@@ -190,7 +190,9 @@ class Commands(Case):
                                    (["upgrade"], {"command": "upgrade"}, "upgrade is done\n"),
                                    (["load", "a/\"b\""], {"command": "load", "model": "a/\"b\""}, "load of a/\"b\" is done\n"),
                                    (["unload", "m"], {"command": "unload", "model": "m"}, "unload of m is done\n"),
-                                   (["load", "plain"], {"command": "load", "model": "plain"}, "plain is loaded\n")):
+                                   (["drain"], {"command": "drain"}, "drain is done\n"),
+                                  (["drain", "m"], {"command": "drain", "model": "m"}, "drain of m is done\n"),
+                                  (["load", "plain"], {"command": "load", "model": "plain"}, "plain is loaded\n")):
             self.assertEqual(self.run_cli(*args), answer)
             self.assertEqual(self.asked()[-1], sent)
 
@@ -214,6 +216,63 @@ class Commands(Case):
         out, err = p.communicate(timeout=CEILING_S)
         self.assertEqual((p.returncode, out), (1, ""))
         self.assertIn("the service goes on with it", err)
+
+
+JOURNALCTL = """#!/bin/sh
+printf '%s\\n' "$@" > "$0.asked"
+cat "$0.lines" 2>/dev/null
+exit $(cat "$0.code" 2>/dev/null || echo 0)
+"""
+
+
+class Logs(Case):
+    """fastchat logs, with a journalctl that notes what it is asked. No service runs."""
+
+    def setUp(self):
+        self.bin = tempfile.mkdtemp(dir=self.dir)
+        self.tool = os.path.join(self.bin, "journalctl")
+        with open(self.tool, "w", encoding="utf-8") as f:
+            f.write(JOURNALCTL)
+        os.chmod(self.tool, 0o755)
+
+    def write(self, name, text):
+        with open(f"{self.tool}.{name}", "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def logs(self, *args, code=0, path=None):
+        return self.run_cli("logs", "--runtime-dir", self.bin, *args, code=code,
+                            env=dict(environment(), TZ="UTC", PATH=path or self.bin + ":" + os.environ["PATH"]))
+
+    def asked(self, *args):
+        self.logs(*args)
+        with open(self.tool + ".asked", encoding="utf-8") as f:
+            return f.read().splitlines()
+
+    def test_the_journal_is_asked_for_the_unit_and_the_lines(self):
+        first = ["--no-pager", "--output=json", "--unit", "fastchat.service"]
+        self.assertEqual(self.asked(), first + ["--lines=100"])
+        self.assertEqual(self.asked("-f", "-n5"), first + ["--follow", "--lines=5"])
+        self.assertEqual(self.asked("--since", "10 min ago"), first + ["--since", "10 min ago"])
+        self.assertEqual(self.asked("m/0"), first + ["--lines=100", "FASTCHAT_MODEL=m/0", "+", "FASTCHAT_ROLE=m/0", "+", "FASTCHAT_CHILD=m/0", "+",
+                                                     "FASTCHAT_ROLE=worker m/0", "+", "FASTCHAT_CHILD=worker m/0"])
+
+    def test_lines_show_when_and_which_process(self):
+        lines = [{"__REALTIME_TIMESTAMP": "1700000000123456", "PRIORITY": "6", "FASTCHAT_ROLE": "worker m/0", "MESSAGE": "is ready"},
+                 {"__REALTIME_TIMESTAMP": "1700000001000000", "SYSLOG_IDENTIFIER": "systemd", "MESSAGE": [226, 130, 172, 27]},
+                 {"__REALTIME_TIMESTAMP": "1700000002000000", "MESSAGE": None}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        self.write("lines", text + "-- No entries --\n{broken\n")
+        self.assertEqual(self.logs(), "Nov 14 22:13:20 worker m/0: is ready\nNov 14 22:13:21 systemd: €\x1b\nNov 14 22:13:22 : \n")
+        self.write("lines", text)
+        self.assertEqual(self.logs("--json"), text)
+
+    def test_nothing_to_show_and_what_journalctl_says_is_told(self):
+        self.assertEqual(self.logs("m"), "")
+        self.assertIn("the journal has no lines of fastchat.service about m", self.err)
+        self.write("code", "1")
+        self.logs(code=1)
+        self.logs(code=1, path="/nowhere")
+        self.assertIn("there is no journalctl here", self.err)
 
 
 class TestMessage(Case):

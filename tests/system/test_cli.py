@@ -60,6 +60,12 @@ def test_status_shows_the_work_of_a_worker_and_what_is_wrong():
         assert "restarted before:\n  worker m/0: 1 time, at last: was ended by signal 9 (SIGKILL)\n" in out, out
 
 
+def test_logs_of_a_service_without_systemd_says_where_they_are():
+    with Service(models=scripted("m", MODEL)) as s:
+        got = s.cli("logs", "--runtime-dir", s.runtime)
+        assert got.returncode == 1 and f"was not started by systemd; its log is the file {s.log_path}\n" in got.stderr, got
+
+
 def test_one_message_from_the_command_line():
     with Service(models=scripted("m", MODEL)) as s:
         got = s.cli("chat", "--runtime-dir", s.runtime, "--message", "hi")
