@@ -1,19 +1,15 @@
 #include "cli/daemon.h"
 
-#include "base/buf.h"
-#include "base/cleanup.h"
 #include "base/err.h"
-#include "base/process.h"
+#include "cli/program.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 16, MAX_OUTPUT = 4 << 20, EXIT_NO_PROGRAM = 127 };
+enum { MAX_ARGS = 16 };
 
 int daemon_find(char *ret, size_t size, struct err *err)
 {
@@ -32,67 +28,13 @@ int daemon_find(char *ret, size_t size, struct err *err)
     return err_set(err, -ENOENT, "%s/fastchatd: there is no such program, and it is needed for this", own);
 }
 
-static _Noreturn void become(const char *program, const char *const *args, int out)
-{
-    char *argv[MAX_ARGS + 2] = { (char *)program };
-
-    for (size_t i = 0; args[i] && i < MAX_ARGS; i++)
-        argv[i + 1] = (char *)args[i];
-    process_fresh();
-    if (out >= 0) {
-        dup2(out, STDOUT_FILENO);
-        dup2(out, STDERR_FILENO);
-    }
-    execv(program, argv);
-    _exit(EXIT_NO_PROGRAM);
-}
-
-static void read_all(int fd, struct buf *out)
-{
-    char *room;
-    ssize_t n = 1;
-
-    while (n != 0 && out->len < MAX_OUTPUT && (room = buf_room(out, 65536))) {
-        n = read(fd, room, 65536);
-        if (n > 0)
-            buf_grew(out, (size_t)n);
-        if (n < 0 && errno != EINTR)
-            return;
-    }
-}
-
 int daemon_run(const char *const *args, struct buf *out, struct err *err)
 {
     char program[PATH_MAX];
-    CLEANUP(fd_close) int from = -1;
-    CLEANUP(fd_close) int to = -1;
-    int fds[2], status, r = daemon_find(program, sizeof program, err);
-    pid_t child;
+    const char *argv[MAX_ARGS + 2] = { program };
+    int r = daemon_find(program, sizeof program, err);
 
-    if (r < 0)
-        return r;
-    if (out && pipe2(fds, O_CLOEXEC) < 0)
-        return err_errno(err, -errno, "a pipe");
-    if (out) {
-        from = fds[0];
-        to = fds[1];
-    }
-    fflush(stdout);
-    child = fork();
-    if (child < 0)
-        return err_errno(err, -errno, "%s", program);
-    if (child == 0)
-        become(program, args, to);
-    fd_close(STEAL_FD(to));
-    if (out)
-        read_all(from, out);
-    fd_close(STEAL_FD(from));   /* whoever writes more than that ends by it */
-    while (waitpid(child, &status, 0) < 0)
-        if (errno != EINTR)
-            return err_errno(err, -errno, "%s", program);
-    if (!WIFEXITED(status))
-        return err_set(err, -ECHILD, "%s was ended by signal %d", program, WTERMSIG(status));
-    if (WEXITSTATUS(status) == EXIT_NO_PROGRAM)
-        return err_set(err, -ENOEXEC, "%s cannot be run", program);
-    return WEXITSTATUS(status);
+    for (size_t i = 0; args[i] && i < MAX_ARGS; i++)
+        argv[i + 1] = args[i];
+    return r < 0 ? r : program_run(argv, out, PROGRAM_ERRORS_TOO, err);
 }

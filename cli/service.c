@@ -227,8 +227,7 @@ int service_command(const struct service_args *args, const char *json, int inter
     return *ret_message ? r : err_set(err, -ENOMEM, "no memory");
 }
 
-/* Whoever listens on every address is called on the loopback one. */
-static void loopback(char *address, size_t size, const char *text)
+void service_reachable(const char *text, char *address, size_t size)
 {
     const char *port = strrchr(text, ':');
 
@@ -260,7 +259,7 @@ static int pick_listener(const cJSON *status, struct target *ret, struct err *er
     }
     if (!best)
         return err_set(err, -ENOENT, "the service listens nowhere that can be called from here");
-    loopback(address, sizeof address, best);
+    service_reachable(best, address, sizeof address);
     return target_parse(address, ret, err);
 }
 
@@ -295,7 +294,7 @@ int service_url(const struct service_args *args, struct buf *ret, struct err *er
     }
     if (!best)
         return err_set(err, -ENOENT, "the service listens nowhere");
-    loopback(address, sizeof address, best);
+    service_reachable(best, address, sizeof address);
     if (strncmp(best, "unix:", 5) == 0)
         buf_adds(ret, best);
     else

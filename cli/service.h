@@ -45,6 +45,10 @@ int service_ask(const struct service_args *args, const char *json, cJSON **ret, 
 int service_api(const struct service_args *args, struct target *ret, struct err *err);
 int service_controller(const struct service_args *args, struct target *ret, struct err *err);
 
+/* How to call what listens at `text`: whoever listens on every address is called
+ * on the loopback one. */
+void service_reachable(const char *text, char *address, size_t size);
+
 /* The URL that clients are given: that of its first TCP address, or else
  * "unix:PATH". */
 struct buf;
