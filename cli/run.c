@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "cli/chat.h"
 #include "cli/fetch.h"
+#include "cli/model_dirs.h"
 #include "cli/models.h"
 #include "cli/private_service.h"
 #include "cli/service.h"
@@ -180,37 +181,9 @@ static bool find_in(struct run *run, const char *folder)
     return false;
 }
 
-/* One of the folders of supervisor.model_dirs's default, with $NAME or ~ in
- * front; "" when that holds no absolute path. */
-static void resolve(const char *text, size_t n, char *out, size_t size)
+static bool find_in_model_dir(const char *folder, void *user)
 {
-    size_t head = text[0] == '$' || text[0] == '~' ? strcspn(text, "/:") : 0;
-    const char *value = "";
-    char name[64];
-
-    if (head > 0) {
-        snprintf(name, sizeof name, "%.*s", (int)head - 1, text + 1);
-        value = getenv(text[0] == '~' ? "HOME" : name);
-        if (!value || value[0] != '/') {
-            out[0] = 0;
-            return;
-        }
-    }
-    snprintf(out, size, "%s%.*s", value, (int)(n - head), text + head);
-}
-
-static bool find_in_model_dirs(struct run *run)
-{
-    for (const char *at = rows[SUPERVISOR_model_dirs].def; *at;) {
-        size_t n = strcspn(at, ":");
-        char folder[PATH_MAX];
-
-        resolve(at, n, folder, sizeof folder);
-        if (folder[0] && find_in(run, folder))
-            return true;
-        at += n + (at[n] == ':');
-    }
-    return false;
+    return find_in(user, folder);
 }
 
 /* A wrong one is refused here, where the sentence can be short; what is inside
@@ -245,7 +218,7 @@ static int find_file(struct run *run, struct err *err)
 
     if (is_path || is_there(run->operand))
         snprintf(run->path, sizeof run->path, "%s", run->operand);
-    else if (!find_in(run, ".") && !find_in_model_dirs(run))
+    else if (!find_in(run, ".") && !model_dirs_each(find_in_model_dir, run))
         return err_set(err, -ENOENT,
                        "there is no model '%s': no running service offers it, and there is no such file here or in "
                        "the folders of supervisor.model_dirs",
