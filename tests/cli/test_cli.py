@@ -77,7 +77,7 @@ class Usage(Case):
     def test_each_command_takes_the_options_of_its_rows(self):
         names, takes = definitions()
         for command, name in names.items():
-            shown = re.findall(r"^  (?:-\w, )?--([a-z-]+)", self.run_cli(name, "--help"), re.M)
+            shown = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", self.run_cli(name, "--help"), re.M)
             self.assertEqual(shown, takes[command] + ["help"], name)
 
     def test_version(self):
