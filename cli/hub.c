@@ -131,7 +131,7 @@ static bool take_rest(const char *at, struct hub_source *s)
 {
     while (*at == '@' || *at == ':') {
         bool tag = *at++ == ':';
-        size_t n = tag ? strcspn(at, "@/") : revision_len(at);
+        size_t n = tag ? strcspn(at, "@:/") : revision_len(at);
         char *to = tag ? s->tag : s->revision;
 
         if (n == 0 || to[0] || !put(to, tag ? sizeof s->tag : sizeof s->revision, at, n))
