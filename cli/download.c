@@ -35,6 +35,7 @@ struct part {
     int64_t size;                   /* bytes that are there, and in the digest */
     struct digest *digest;
     char validator[256];            /* of what is there; "": none */
+    bool begun;                     /* the answer that is read holds the file's bytes */
     bool resumed;                   /* bytes of an earlier call are in it */
 };
 
@@ -260,6 +261,8 @@ static int on_data(const char *data, size_t len, void *user, struct err *err)
 {
     struct part *p = user;
 
+    if (!p->begun)
+        return 0;
     if (p->d->size >= 0 && (int64_t)len > p->d->size - p->size)
         return err_set(err, -EPROTO, "%s: more came than the %lld bytes that were announced", p->d->path,
                        (long long)p->d->size);
@@ -299,7 +302,7 @@ static void put_validator(struct part *p, const struct web_answer *a)
     snprintf(p->validator, sizeof p->validator, "%s", strong ? a->etag : a->last_modified);
 }
 
-/* The headers of a 200 or 206: do they go on where the part ends? */
+/* The headers of a 200 or 206: do they go on where the part ends? Another 2xx has nothing for it. */
 static int on_begin(const struct web_answer *a, void *user, struct err *err)
 {
     struct part *p = user;
@@ -307,6 +310,9 @@ static int on_begin(const struct web_answer *a, void *user, struct err *err)
     bool from_start = a->status != 206;
     int r = 0;
 
+    p->begun = a->status == 200 || a->status == 206;
+    if (!p->begun)
+        return 0;
     if (a->linked_etag[0] && digest_is_hex(a->linked_etag, SHA256_HEX) && p->d->sha256[0] &&
         strcmp(a->linked_etag, p->d->sha256) != 0)
         return err_set(err, -EPROTO, "%s: the hub lists the checksum %.12s… but serves %.12s…", p->d->path, p->d->sha256,

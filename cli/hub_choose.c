@@ -12,7 +12,11 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_NAMED = 12, SHARD_BYTES = 15 /* "-00001-of-00003" */ };
+enum {
+    MAX_NAMED = 12,
+    SHARD_BYTES = sizeof "-00001-of-00003" - 1,
+    PART_BYTES = sizeof "-00001" - 1,
+};
 
 /* In the order in which they are taken when nobody says which. First what the
  * worker computes with, small losses before small files: of Q4_0 and Q4_1 files
@@ -118,7 +122,9 @@ static bool same_model(const char *a, const char *b)
 {
     size_t n = model_len(a);
 
-    return model_len(b) == n && strncmp(a, b, n) == 0 && !model_file_part(a) == !model_file_part(b);
+    /* behind the part's number "-of-00003.gguf" too is equal */
+    return model_len(b) == n && strncmp(a, b, n) == 0 && !model_file_part(a) == !model_file_part(b) &&
+           strcmp(a + n + (model_file_part(a) ? PART_BYTES : 0), b + n + (model_file_part(b) ? PART_BYTES : 0)) == 0;
 }
 
 /* True when a name tells nothing of the model: nothing is left of it, or a word for any model. */
@@ -178,15 +184,10 @@ static void choose_model(struct choice *c, size_t of)
             c->chosen[i] = true;
 }
 
-/* True for the first file of a model among those before and at i. */
+/* True for the first file of a model. */
 static bool begins_model(const struct choice *c, size_t i)
 {
-    if (!is_model(path_of(c, i)))
-        return false;
-    for (size_t k = 0; k < i; k++)
-        if (is_model(path_of(c, k)) && same_model(path_of(c, k), path_of(c, i)))
-            return false;
-    return true;
+    return is_model(path_of(c, i)) && model_file_part(path_of(c, i)) <= 1;
 }
 
 /* "a, b, c and 4 more": the models, those of `tag` if that is not NULL. */

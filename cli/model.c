@@ -296,15 +296,15 @@ static int verify_one(const struct model *m, const struct folder *f, const struc
             break;
         if (why)
             printf("%s: %s/%s %s\n", e->m.name, f->store.path, e->m.files[i].path, why);
-        else if (!e->pulled)
+        else if (!e->pulled && !m->quiet)
             printf("%s: nobody recorded its checksum, which is %s\n", e->m.name, found);
         fflush(stdout);
     }
     if (stop)
         return -1;
-    if (e->pulled && !bad)
+    if (e->pulled && !bad && !m->quiet)
         printf("%s: right\n", e->m.name);
-    else if (e->pulled)
+    else if (e->pulled && bad)
         printf("%s: 'fastchat pull --force --name %s --to %s %s' fetches it again\n", e->m.name, e->m.name, f->store.path, e->m.source);
     return bad;
 }

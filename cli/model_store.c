@@ -178,7 +178,7 @@ int store_default(char ret[PATH_MAX], struct err *err)
     return 0;
 }
 
-static int make_parents(const char *path, struct err *err)
+static int make_folder(const char *path, bool shared, struct err *err)
 {
     char part[PATH_MAX];
 
@@ -187,9 +187,11 @@ static int make_parents(const char *path, struct err *err)
 
         at += n;
         snprintf(part, sizeof part, "%.*s", (int)(at - path), path);
-        if (n > 0 && mkdir(part, 0777) < 0 && errno != EEXIST && access(part, F_OK) < 0)
-            return err_errno(err, -errno, "making the folder %s", part);
         at += *at == '/';
+        if (n == 0 || access(part, F_OK) == 0)
+            continue;
+        if ((mkdir(part, 0777) < 0 && errno != EEXIST) || (shared && chmod(part, 0755) < 0))
+            return err_errno(err, -errno, "making the folder %s", part);
     }
     return 0;
 }
@@ -197,8 +199,6 @@ static int make_parents(const char *path, struct err *err)
 int store_open(const char *path, bool create, struct store *ret, struct err *err)
 {
     struct store s = { .fd = -1, .shared = geteuid() == 0 || strcmp(path, STORE_SYSTEM) == 0 };
-    struct stat st;
-    bool made;
     int r;
 
     if (!path[0] || strlen(path) >= sizeof s.path)
@@ -206,17 +206,11 @@ int store_open(const char *path, bool create, struct store *ret, struct err *err
     strcpy(s.path, path);
     for (size_t n = strlen(s.path); n > 1 && s.path[n - 1] == '/'; n--)
         s.path[n - 1] = 0;
-    made = create && stat(s.path, &st) < 0 && errno == ENOENT;
-    if (made && (r = make_parents(s.path, err)) < 0)
+    if (create && (r = make_folder(s.path, s.shared, err)) < 0)
         return r;
     s.fd = open(s.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s.fd < 0)
         return err_errno(err, -errno, "%s", s.path);
-    if (made && s.shared && fchmod(s.fd, 0755) < 0) {
-        r = err_errno(err, -errno, "%s", s.path);
-        close(s.fd);
-        return r;
-    }
     *ret = s;
     return 0;
 }

@@ -72,6 +72,8 @@ int plan_add(struct plan *p, const char *repo, const struct hub_file *of, const 
     if (!more)
         return err_set(err, -ENOMEM, "no memory");
     p->files = more;
+    if (p->n_files == STORE_MAX_FILES)
+        return err_set(err, -E2BIG, "over %d files are wanted; pull them in several goes, by name", STORE_MAX_FILES);
     if (!name_file(repo, of, name, &f, model) || !hub_path_is_safe(f.path))
         return err_set(err, -EINVAL, "%.200s can have no name here; give one with --name", of->path);
     for (size_t i = 0; i < p->n_files; i++)

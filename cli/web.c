@@ -18,6 +18,7 @@
 enum {
     MAX_REDIRECTS = 8,
     CHUNK_BYTES = 256 << 10,
+    SLOW_BYTES = 64,        /* a second, over timeout_s: it stands still */
     REFUSAL_BYTES = 64 << 10,
     FIRST_WAIT_MS = 500,
     LONGEST_WAIT_MS = 30000,
@@ -369,7 +370,7 @@ static void set_up(struct exchange *x, const char *url, struct curl_slist *heade
     curl_easy_setopt(w->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(w->easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     curl_easy_setopt(w->easy, CURLOPT_CONNECTTIMEOUT, (long)w->o.timeout_s);
-    curl_easy_setopt(w->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(w->easy, CURLOPT_LOW_SPEED_LIMIT, (long)SLOW_BYTES);
     curl_easy_setopt(w->easy, CURLOPT_LOW_SPEED_TIME, (long)w->o.timeout_s);
     curl_easy_setopt(w->easy, CURLOPT_BUFFERSIZE, (long)CHUNK_BYTES);
     curl_easy_setopt(w->easy, CURLOPT_HTTPHEADER, headers);

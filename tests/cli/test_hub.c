@@ -209,6 +209,8 @@ Test(hub_choose, a_model_in_several_files_is_one)
 {
     cr_expect(eq(str, CHOOSE("o/n:BF16", "BF16/x-BF16-00001-of-00002.gguf", "BF16/x-BF16-00002-of-00002.gguf", "x-Q8_0.gguf"),
                      "BF16/x-BF16-00001-of-00002.gguf,BF16/x-BF16-00002-of-00002.gguf"));
+    cr_expect(eq(str, CHOOSE("o/n/x-00001-of-00003.gguf", "x-00001-of-00002.gguf", "x-00001-of-00003.gguf", "x-00003-of-00003.gguf"),
+                     "x-00001-of-00003.gguf,x-00003-of-00003.gguf"));
     cr_expect(eq(str, CHOOSE("o/n/x-00002-of-00002.gguf", "x-00001-of-00002.gguf", "x-00002-of-00002.gguf", "x.gguf"),
                      "x-00001-of-00002.gguf,x-00002-of-00002.gguf"));
 }

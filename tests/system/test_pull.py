@@ -395,6 +395,11 @@ def test_ranges_lengths_and_encodings_that_make_no_sense_are_refused():
             p.pull("org/tiny-GGUF")
             assert p.read("tiny-Q8_0.gguf") == BIG
     with tiny() as (hub, p):
+        hub.play("cdn", cut=1000000)
+        hub.play("cdn", status=204)
+        p.pull("org/tiny-GGUF", code=1)
+        assert "status 204" in p.err and p.size("tiny-Q8_0.gguf.part") == 1000000, p.err
+    with tiny() as (hub, p):
         hub.play("cdn", short=5000, no_length=True)
         p.pull("org/tiny-GGUF")
         assert p.read("tiny-Q8_0.gguf") == BIG and f"the server ended after 5000 of {len(BIG)} bytes" in p.err, p.err
@@ -536,9 +541,10 @@ def test_the_owner_of_the_service_can_read_what_root_pulled():
     if os.geteuid() != 0:
         raise Skip("only root pulls for others")
     with tiny() as (hub, p):
+        p.dir = os.path.join(p.dir, "of", "two")
         p.pull("org/tiny-GGUF:Q4_0", preexec_fn=lambda: os.umask(0o077))
         p.pull("org/tiny-GGUF", "config.json", preexec_fn=lambda: os.umask(0o077))
-        for name, mode in (("", 0o755), ("tiny-Q4_0.gguf", 0o644), ("tiny-Q4_0.fastchat.json", 0o644), ("tiny-GGUF", 0o755), ("tiny-GGUF/config.json", 0o644)):
+        for name, mode in (("..", 0o755), ("", 0o755), ("tiny-Q4_0.gguf", 0o644), ("tiny-Q4_0.fastchat.json", 0o644), ("tiny-GGUF", 0o755), ("tiny-GGUF/config.json", 0o644)):
             assert os.stat(p.path(name)).st_mode & 0o777 == mode, (name, oct(os.stat(p.path(name)).st_mode))
 
 
