@@ -78,7 +78,7 @@ static bool repo_part(const char *at, size_t n)
     if (n == 0 || n > REPO_PART_BYTES || at[0] == '.' || at[0] == '-')
         return false;
     for (size_t i = 0; i < n; i++)
-        if (!alphanumeric(at[i]) && !strchr("._-", at[i]))
+        if ((!alphanumeric(at[i]) && !strchr("._-", at[i])) || (i > 0 && at[i] == at[i - 1] && strchr(".-", at[i])))
             return false;
     return true;
 }

@@ -65,7 +65,7 @@ Test(hub, any_other_address_is_a_file)
 Test(hub, what_names_nothing_is_refused)
 {
     static const char *const texts[] = {
-        "", "name", "org/", "/name", "./x.gguf", "../x/y", "org/.hidden", "org/-x", "o rg/name", "org/na\nme", "org/n\xff", "org/name@",
+        "", "name", "org/", "/name", "./x.gguf", "../x/y", "org/.hidden", "org/-x", "org/a..b", "o--g/n", "o rg/name", "org/na\nme", "org/n\xff", "org/name@",
         "org/name:", "org/name@a:b@c", "org/name:a:b", "org/name@a..b", "org/name/../x", "org/name/a//b", "org/name/x.part", "datasets/a/b",
         "spaces/a/b", "https://huggingface.co/org/name/resolve/main/%2e%2e/x", "https://huggingface.co/org/name/blob/main/a%00b",
         "https://huggingface.co/org/name/blob/main/%zz", "org/name/a\\b",
