@@ -92,7 +92,8 @@ def prose(text):
 
 
 def sentence(text):
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    """Of help's words; "diff: …" begins with what it is about."""
+    return (text if re.match(r"\w+:", text) else text[0].upper() + text[1:]) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def number(x):
@@ -192,9 +193,12 @@ def keys(section, config_def, also):
             continue
         range_ = extent(kind, unit, least, greatest)
         out += f".It Va {word(name)}" + (f" Pq {literal(range_)}" if range_ else "") + "\n"
-        out += prose(sentence(text))
-        out += "Not set by default.\n" if value_ is None else f"The default is\n.Li {word(default(kind, value_))} .\n"
-        out += APPLIES[applies] + "\n" + also.pop(f"{section}.{name}", "")
+        out += prose(sentence(text)) + also.pop(f"{section}.{name}", "")
+        if value_ is not None:
+            out += f"The default is\n.Li {word(default(kind, value_))} .\n"
+        elif not text.endswith("; required"):
+            out += "Not set by default.\n"
+        out += APPLIES[applies] + "\n"
     if not out:
         sys.exit(f"{config_def}: no keys of {section}")
     return ".Bl -tag -width Ds\n" + out + ".El\n"

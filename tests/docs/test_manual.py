@@ -140,7 +140,8 @@ class Configuration(Case):
             m = re.search(rf"(?m)^ +{key}(?: \((.*)\))?(?:\n|  +)((?:.+\n)+)", text)
             self.assertTrue(m, f"{section}.{key}")
             self.assertEqual(m.group(1) or "", extent, f"{section}.{key}")
-            self.assertIn(f"The default is {default}." if default is not None else "Not set by default.", m.group(2), f"{section}.{key}")
+            self.assertRegex(m.group(2), f"The default is {re.escape(default)}\\." if default is not None else "required\\.|Not set by default\\.",
+                             f"{section}.{key}")
             self.assertRegex(m.group(2), "A change (takes effect at once|replaces the processes|needs a restart)")
 
 
