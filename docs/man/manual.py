@@ -86,7 +86,7 @@ def prose(text):
     for what, by in (("\\", "\\e"), ("'", "\\(aq"), ("`", "\\(ga"), ("~", "\\(ti"), ("--", "\\-\\-")):
         text = text.replace(what, by)
     lines = []
-    for line in re.sub(r"([.!?]\)?) +(?=[A-Z\"])", r"\1\n", text).split("\n"):
+    for line in re.sub(r"([.!?]\)?) +(?=[A-Z\"]|\w+: )", r"\1\n", text).split("\n"):
         lines += textwrap.wrap(line, 78, break_long_words=False, break_on_hyphens=False)
     return "".join(("\\&" if line[0] == "." else "") + line + "\n" for line in lines)
 
@@ -103,7 +103,7 @@ def number(x):
 # ---- the command line ----
 
 def operands(text):
-    """ [MODEL], PATH|NAME, check|dump [FILE...] → macros"""
+    """[MODEL], PATH|NAME, check|dump [FILE...] → macros"""
     out = ""
     for part in re.findall(r"\[[^\]]*\]|\S+", text):
         optional = part.startswith("[")
@@ -147,7 +147,10 @@ def commands(commands_def, config_def, also):
     settings = {r[2]: r for r in rows(config_def, "CONFIG") if r[1] == "DEFAULTS"}
     out, taken = "", rows(commands_def, "TAKES", "SETTING")
     for _, ident, name, args, summary, more in rows(commands_def, "COMMAND"):
-        out += f".Ss {word(name)}\n.D1 Nm Cm {word(name)} Oo Ar option ... Oc{operands(args)}\n.Pp\n{prose(sentence(summary))}"
+        out += f".Ss {word(name)}\n"
+        for way in args.split(" | "):
+            out += f".D1 Nm Cm {word(name)} Oo Ar option ... Oc{operands(way)}\n"
+        out += ".Pp\n" + prose(sentence(summary))
         out += details(more) if more else ""
         out += also.pop(name, "")
         items = ""
