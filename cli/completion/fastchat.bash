@@ -1,11 +1,11 @@
 # bash completion for fastchat(1)
 #
 # Nothing is listed here: commands, options and what they take come from the program's own help, so what completes is what
-# that program knows. Names of models come from the service, which has two seconds to answer.
+# that program knows. Names of models come from the service, which has two seconds ($FASTCHAT_COMPLETION_S) to answer.
 
-_fastchat_ask()     # PROGRAM ARGUMENT... - what it prints, if it does so soon
+_fastchat_ask()     # ARGUMENT... - what the program prints, if it does so soon
 {
-    timeout 2 "$@" 2>/dev/null </dev/null
+    timeout "${FASTCHAT_COMPLETION_S:-2}" "$program" "$@" 2>/dev/null </dev/null
 }
 
 # The models of the running service, or those on disk; the words say which.
@@ -20,9 +20,9 @@ _fastchat_models()
         esac
     done
     if [[ $command == model ]]; then
-        _fastchat_ask "$program" model list "${where[@]}" | sed '1d; s/ .*//'
+        _fastchat_ask model list "${where[@]}" | sed '1d; s/ .*//'
     else
-        _fastchat_ask "$program" models "${where[@]}"
+        _fastchat_ask models "${where[@]}"
     fi
 }
 
@@ -77,7 +77,7 @@ _fastchat()
 
     if ((cword == 1)) || [[ $command == help && $cword == 2 ]]; then
         [[ $cur == -* ]] && i=Options || i=Commands
-        COMPREPLY=($(compgen -W '$(_fastchat_ask "$program" --help |
+        COMPREPLY=($(compgen -W '$("$program" --help 2>/dev/null |
             sed -n "/^$i:/,/^$/ s/^  \([a-z-]*\) .*/\1/p")' -- "$cur"))
         return
     fi
@@ -88,7 +88,7 @@ _fastchat()
             value[${BASH_REMATCH[3]}]=${BASH_REMATCH[5]}
             [[ ! ${BASH_REMATCH[2]} ]] || value[${BASH_REMATCH[2]}]=${BASH_REMATCH[5]}
         fi
-    done < <(_fastchat_ask "$program" "$command" --help)
+    done < <("$program" "$command" --help 2>/dev/null </dev/null)
 
     if [[ ${value[$prev]-} && $cword -gt 2 || $split == true ]]; then
         [[ ${value[$prev]-} == *"|"* || ${value[$prev]-} == @(MODEL|FILE|DIR) ]] && _fastchat_add "${value[$prev]}"
