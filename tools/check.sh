@@ -132,7 +132,7 @@ finish() {      # the closing line; 0 when all is well
 count() { awk -v k="$1" '$1==k{n+=$2} END{print n+0}' "$results"; }
 
 say "packages"
-./tools/deps.sh build fetch test
+./tools/deps.sh build fetch test package
 
 if [ "$mode" = fuzz ]; then
     step "build with clang and fuzzers" build_fuzz fuzzers
