@@ -395,7 +395,7 @@ static bool put_no_model(const cJSON *tree, struct buf *out)
         term_put(out, cJSON_IsString(folder) ? folder->valuestring : "");
         before = " or ";
     }
-    buf_printf(out, "%sname one in ", cJSON_GetArraySize(folders) > 0 ? ", or " : "");
+    buf_printf(out, "%s'fastchat pull' one, or name one in ", cJSON_GetArraySize(folders) > 0 ? ", " : "");
     term_put(out, text_of(tree, "config"));
     buf_adds(out, "; then run 'fastchat reload'.\n  On Debian, the package fastchat-model-smollm2 brings a small one.\n");
     return true;

@@ -153,8 +153,8 @@ class Reports(Case):
         with open(self.dir + "/empty", "w", encoding="utf-8"):
             lines = self.run_cli("status").splitlines()
         os.unlink(self.dir + "/empty")
-        self.assertEqual(lines[6:], ["", "there is no model:", "  put a GGUF file into /usr/models or /var/models, or name one in /etc/fastchat/"
-                                     "fastchat.conf; then run 'fastchat reload'.", "  On Debian, the package fastchat-model-smollm2 brings a small one."])
+        self.assertEqual(lines[6:], ["", "there is no model:", "  put a GGUF file into /usr/models or /var/models, 'fastchat pull' one, or name one in "
+                                     "/etc/fastchat/fastchat.conf; then run 'fastchat reload'.", "  On Debian, the package fastchat-model-smollm2 brings a small one."])
 
     def test_status_tells_what_changes_from_what_is_wrong(self):
         with open(self.dir + "/changing", "w", encoding="utf-8"):
