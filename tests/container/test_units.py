@@ -6,7 +6,7 @@ import re
 import subprocess
 
 from rig import BUILD, WORK, Container, read, run
-from service import SOURCE, events, until
+from service import SOURCE, events, real_model, until
 
 PLAY = {"context_length": 4096, "play": ["Hel", "lo"]}
 SLOW = {"context_length": 4096, "play": [{"repeat": 40, "play": [{"wait_ms": 100}, "b"]}]}
@@ -30,8 +30,8 @@ def installed():
 class Machine(Container):
     """With the service, which plays a scripted model."""
 
-    def __init__(self):
-        super().__init__(layers=installed())
+    def __init__(self, **kw):
+        super().__init__(layers=installed(), **kw)
 
     def boot(self):
         super().boot()
@@ -85,6 +85,31 @@ def test_the_service_makes_groups_below_its_own_and_nowhere_else():
         c.drop_in("[Service]\nSlice=models.slice\nReadWritePaths=/sys/fs/cgroup/models.slice/fastchat.service\n")
         c.run("systemctl", "restart", "fastchat")
         assert c.caged("mkdir /sys/fs/cgroup/models.slice/fastchat.service/leaf").returncode == 0
+
+
+def test_a_real_model_loads_pinned_in_a_group_of_its_own():
+    with Machine(binds={"/srv/smollm2.gguf": real_model()}) as c:
+        c.write("/etc/fastchat/conf.d/1.conf",
+                'models: ( { name = "real"; path = "/srv/smollm2.gguf"; load = "on-demand"; keep_alive = -1; cpus = "0"; nice = 5; numa_node = 0; } );')
+        c.run("systemctl", "reload", "fastchat")
+
+        def is_pinned():
+            worker = c.child("worker", "real")
+            if worker["state"] != "ready":
+                return False
+            pid = worker["pid"]
+            assert "\nCpus_allowed_list:\t0\n" in c.read(f"/proc/{pid}/status")
+            assert c.read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[16] == "5"
+            assert "/system.slice/fastchat.service/worker-real-0" in c.read(f"/proc/{pid}/cgroup")
+            return True
+        assert c.child("worker", "real")["state"] == "stopped"
+        assert len(c.answer("Say hi", model="real", max_tokens=4))
+        assert is_pinned()
+        assert c.cli("upgrade").returncode == 0
+        until("it runs under the new program", is_pinned)
+        c.sh(f"kill -KILL {c.child('worker', 'real')['pid']}")
+        assert len(c.answer("Say hi", model="real", max_tokens=4))
+        until("it runs again", is_pinned)
 
 
 def test_a_unix_socket_of_the_api_may_be_another_group_s():
