@@ -177,6 +177,14 @@ def test_workers_for_another_host_are_a_unit_of_their_own():
         until("its model is known again", lambda: c.chat("hi", model="far")[0] == 200)
 
 
+def test_the_drop_in_for_gpus_does_no_harm_where_there_is_none():
+    with Machine() as c:
+        c.sh("mkdir -p /etc/systemd/system/fastchat.service.d;"
+             "cp /usr/local/share/doc/fastchat/examples/50-cuda.conf /etc/systemd/system/fastchat.service.d; systemctl daemon-reload; systemctl restart fastchat")
+        until("the model is ready", c.serves)
+        assert (c.show("PrivateDevices"), c.show("DevicePolicy")) == ("no", "closed") and "char-nvidia* rw" in c.show("DeviceAllow")
+
+
 def test_the_target_stops_and_starts_all_that_is_enabled():
     with Machine() as c:
         c.run("systemctl", "enable", "fastchat")
