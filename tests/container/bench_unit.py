@@ -9,20 +9,12 @@ import re
 import statistics
 import sys
 
+from cage import cage
 from rig import BUILD, Container, run
 from service import SOURCE, real_model
 
 ROUNDS = int(os.environ.get("FASTCHAT_BENCH_ROUNDS", "5"))
 WHAT = {"prefill-512": "tok/s", "decode-1": "tok/s", "decode-8": "tok/s", "decode-32": "tok/s", "processor": "s"}
-# What makes a service, and not a cage.
-NOT_FOR_A_COMMAND = re.compile(r"Type|NotifyAccess|Exec|Restart|RuntimeDirectory|StateDirectory|Watchdog|Timeout|FileDescriptorStore|KillMode|OOMPolicy")
-
-
-def cage():
-    """The unit's properties as arguments of systemd-run."""
-    with open(os.path.join(BUILD, "units", "fastchat.service"), encoding="utf-8") as f:
-        lines = f.read().split("[Service]\n")[1].split("\n[")[0].splitlines()
-    return [f"-p{line}" for line in lines if "=" in line and line[0] != "#" and not NOT_FOR_A_COMMAND.match(line)]
 
 
 def measure(c, properties):

@@ -1,11 +1,14 @@
 """The units of units/ at work, with the programs of this build: what the service can do in its cage, and what it can not."""
+import contextlib
 import functools
 import json
 import os
 import re
 import subprocess
 
+from cage import cage
 from rig import BUILD, WORK, Container, read, run
+from hub import Hub
 from service import SOURCE, events, real_model, until
 
 PLAY = {"context_length": 4096, "play": ["Hel", "lo"]}
@@ -20,7 +23,7 @@ def installed():
     tree, layer = WORK + "/built", WORK + "/prepared"
     subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", tree], check=True, stdout=subprocess.DEVNULL)
     with Container(layers=[tree]) as c:
-        c.sh("apt-get -qq update; apt-get -qqy install --no-install-recommends dbus libcjson1 libconfig9 libcurl4 libutf8proc2;"
+        c.sh("apt-get -qq update; apt-get -qqy install --no-install-recommends dbus libcjson1 libconfig9 libcurl4 libssl3 libutf8proc2;"
              "systemd-sysusers fastchat.conf; journalctl --update-catalog")
         c.stop()
         os.rename(c.dir + "/upper", layer)
@@ -110,6 +113,23 @@ def test_a_real_model_loads_pinned_in_a_group_of_its_own():
         c.sh(f"kill -KILL {c.child('worker', 'real')['pid']}")
         assert len(c.answer("Say hi", model="real", max_tokens=4))
         until("it runs again", is_pinned)
+
+
+def test_a_model_is_pulled_and_loaded_in_the_cage():
+    with open(real_model(), "rb") as f:
+        weights = f.read()
+    with Machine() as c:
+        c.write("/etc/fastchat/conf.d/1.conf", 'supervisor: { model_folders = ( "/var/lib/fastchat/models" ); };')
+        with contextlib.ExitStack() as stack:
+            with c.network():
+                hub = stack.enter_context(Hub())
+            hub.add("org/tiny-GGUF", {"tiny.gguf": weights})
+            pulled = c.try_run("systemd-run", "-q", "--wait", "--pipe", "--collect", *cage(), f"-EHF_ENDPOINT={hub.endpoint}",
+                               "fastchat", "pull", "org/tiny-GGUF")
+        assert (pulled.returncode, pulled.stdout) == (0, "/var/lib/fastchat/models/tiny.gguf\n"), pulled
+        assert c.sh("stat -c %U /var/lib/fastchat/models/tiny.gguf") == "_fastchat\n"
+        c.run("systemctl", "reload", "fastchat")
+        assert len(c.answer("Say hi", model="tiny", max_tokens=4))
 
 
 def test_a_unix_socket_of_the_api_may_be_another_group_s():
