@@ -1,12 +1,12 @@
 #include "cli/hub_access.h"
 
-#include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "cli/hub.h"
-#include "cli/model_store.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,16 +67,19 @@ static int put_token(struct hub_access *a, const char *text, const char *where, 
 
 static int read_token(struct hub_access *a, const char *folder, const char *file, struct err *err)
 {
-    BUF_LOCAL text = BUF_INIT;
-    BUF_LOCAL path = BUF_INIT;
-    int r;
+    CLEANUP(fd_close) int fd = -1;
+    char path[PATH_MAX], text[4096];
+    ssize_t n;
 
-    buf_printf(&path, "%s%s", folder, file);
-    if (path.failed)
-        return err_set(err, -ENOMEM, "no memory");
-    r = store_read_text(AT_FDCWD, buf_str(&path), 4096, &text, NULL);
+    if (snprintf(path, sizeof path, "%s%s", folder, file) >= (int)sizeof path)
+        return 0;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     /* one that is not there, or not ours to read, is none */
-    return r < 0 ? 0 : put_token(a, buf_str(&text), buf_str(&path), err);
+    if (n < 0)
+        return 0;
+    text[n] = 0;
+    return put_token(a, text, path, err);
 }
 
 static int take_token(struct hub_access *a, struct err *err)

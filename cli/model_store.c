@@ -178,9 +178,19 @@ int store_default(char ret[PATH_MAX], struct err *err)
     return 0;
 }
 
+/* A folder that was just made. By its descriptor: whoever owns the folder above may
+ * have put a link there since. */
+static int open_to_all(int above, const char *name)
+{
+    CLEANUP(fd_close) int fd = openat(above, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+    return fd < 0 || fchmod(fd, 0755) < 0 ? -errno : 0;
+}
+
 static int make_folder(const char *path, bool shared, struct err *err)
 {
     char part[PATH_MAX];
+    int r;
 
     for (const char *at = path + (path[0] == '/'); *at;) {
         size_t n = strcspn(at, "/");
@@ -190,8 +200,10 @@ static int make_folder(const char *path, bool shared, struct err *err)
         at += *at == '/';
         if (n == 0 || access(part, F_OK) == 0)
             continue;
-        if ((mkdir(part, 0777) < 0 && errno != EEXIST) || (shared && chmod(part, 0755) < 0))
+        if (mkdir(part, 0777) < 0 && errno != EEXIST)
             return err_errno(err, -errno, "making the folder %s", part);
+        if (shared && (r = open_to_all(AT_FDCWD, part)) < 0)
+            return err_errno(err, r, "making the folder %s", part);
     }
     return 0;
 }
@@ -234,8 +246,8 @@ int store_folder_of(const struct store *s, const char *path, bool create, int *r
         int next;
 
         snprintf(part, sizeof part, "%.*s", (int)strcspn(at, "/"), at);
-        if (create && mkdirat(fd, part, 0777) == 0 && s->shared)
-            fchmodat(fd, part, 0755, 0);
+        if (create && mkdirat(fd, part, 0777) == 0 && s->shared && (r = open_to_all(fd, part)) < 0)
+            break;
         next = openat(fd, part, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (next < 0) {
             r = -errno;
