@@ -112,6 +112,13 @@ bool hub_quantisation_runs(const char *quantisation)
     return false;
 }
 
+void hub_quantisations_that_run(struct buf *out)
+{
+    for (size_t i = 0, n = 0; i < N_QUANTISATIONS; i++)
+        if (quantisations[i].runs)
+            buf_printf(out, "%s%s", n++ ? ", " : "", quantisations[i].name);
+}
+
 /* Length of the path without ".gguf" and "-00001-of-00003": equal for the files of one model. */
 static size_t model_len(const char *path)
 {

@@ -38,8 +38,9 @@ bool hub_matches(const char *patterns, const char *path);
 
 /* The quantisation that a GGUF file's name speaks of, as the table spells it, or NULL. */
 const char *hub_quantisation(const char *path);
-/* True when the service's worker computes with it. */
+/* True when the service's worker computes with it; all such, with commas between. */
 bool hub_quantisation_runs(const char *quantisation);
+void hub_quantisations_that_run(struct buf *out);
 
 /* What a GGUF file is called here: its own name, or REPOSITORY-NAME where that says
  * nothing ("model.gguf", "Q4_K_M.gguf"). `name` replaces all but the "-00001-of-00003"

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/reach.h"
 #include "cli/download.h"
 #include "cli/hub.h"
 #include "cli/hub_access.h"
@@ -396,12 +397,37 @@ static bool service_watches(const cJSON *status, char *folder)
     return false;
 }
 
+/* What the user of the running service may not read it can not load. */
+static void check_reach(struct pull *p, const cJSON *status, const char *path)
+{
+    struct reach_user user = { 0 };
+    struct err why = { 0 }, ignored = { 0 };
+    int64_t pid = 0;
+
+    if (json_get_int(status, "pid", 1, INT32_MAX, &pid, &ignored) != 0 || reach_process((pid_t)pid, &user, &ignored) < 0)
+        return;
+    if (reach_read(path, &user, &why) == -EACCES)
+        progress_note(&p->progress, "note: %s. 'sudo fastchat pull' puts models into " STORE_SYSTEM, err_text(&why));
+    reach_fini(&user);
+}
+
+static void check_kind(struct pull *p, const char *path)
+{
+    const char *quantisation = hub_quantisation(path);
+    BUF_LOCAL running = BUF_INIT;
+
+    if (!quantisation || hub_quantisation_runs(quantisation))
+        return;
+    hub_quantisations_that_run(&running);
+    progress_note(&p->progress, "note: the worker does not compute with %s; it does with %s", quantisation, buf_str(&running));
+}
+
 /* For the first model; the others are as it. */
 static void say_next(struct pull *p)
 {
     CLEANUP(json_delete) cJSON *status = NULL;
     const struct plan_file *f = &p->plan.files[0];
-    const char *name = p->plan.models[f->model].name, *config = "", *quantisation = hub_quantisation(f->path);
+    const char *name = p->plan.models[f->model].name, *config = "";
     struct err ignored = { 0 };
     char folder[PATH_MAX], path[PATH_MAX];
 
@@ -412,20 +438,19 @@ static void say_next(struct pull *p)
         progress_note(&p->progress, "the service loads GGUF files; these are of another kind");
         return;
     }
-    if (quantisation && !hub_quantisation_runs(quantisation))
-        progress_note(&p->progress, "note: the worker does not compute with %s yet; Q8_0, Q4_0, Q4_1, F16, BF16 and F32 work",
-                      quantisation);
+    check_kind(p, f->path);
     if (service_status(&p->service, &status, NULL, &ignored) == 0) {
+        check_reach(p, status, path);
         json_get_string(status, "config", &config, NULL);
         if (service_watches(status, folder))
             progress_note(&p->progress, "next: 'fastchat reload' lets the running service offer %s", name);
         else
             progress_note(&p->progress, "next: put { name = \"%s\"; path = \"%s\"; } into models of %s, then 'fastchat reload'",
                           name, path, config);
-    } else if (model_dirs_each(same_folder, folder)) {
-        progress_note(&p->progress, "next: 'fastchat run %s' talks to it", model_file_part(f->path) ? path : name);
     } else {
-        progress_note(&p->progress, "next: 'fastchat run %s' talks to it", path);
+        bool found = model_dirs_each(same_folder, folder) && model_file_part(f->path) == 0;
+
+        progress_note(&p->progress, "next: 'fastchat run %s' talks to it", found ? name : path);
     }
 }
 

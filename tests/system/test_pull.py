@@ -11,7 +11,7 @@ import signal
 import subprocess
 
 from hub import OTHER_TOKEN, READ_TOKEN, Hub, Proxy, git_blob, throwaway_authority
-from service import CEILING, NotHere, Service, Skip, run, scratch, scripted, script_file, until
+from service import CEILING, SOURCE, NotHere, Service, Skip, run, scratch, scripted, script_file, until
 from terminal import FASTCHAT, Terminal
 
 
@@ -123,6 +123,15 @@ def test_a_quantisation_a_revision_and_a_file_can_be_named():
         assert "has no model of Q5_K_M: there are" in p.err and "tiny-Q8_0.gguf" in p.err and "mmproj" not in p.err, p.err
         p.pull("org/tiny-GGUF", "tiny-Q8_1.gguf", code=1)
         assert "has no file tiny-Q8_1.gguf; did you mean tiny-Q8_0.gguf?" in p.err, p.err
+
+
+def test_what_is_taken_without_a_word_is_what_the_worker_computes_with():
+    with open(os.path.join(SOURCE, "gen/cpu/pack.c"), encoding="utf-8") as f:
+        worker = set(re.findall(r"^ +\[MAT_\w+\] = \{ GGML_(\w+),", f.read(), re.M))
+    with open(os.path.join(SOURCE, "cli/hub_choose.c"), encoding="utf-8") as f:
+        table = re.findall(r'\{ "(\w+)", (true|false) \}', f.read())
+    assert worker and {name for name, runs in table if runs == "true"} == worker, (worker, table)
+    assert [runs for _, runs in table] == sorted((runs for _, runs in table), reverse=True), "those that run come first"
 
 
 def test_a_model_in_several_files_comes_whole_and_names_that_say_nothing_get_the_repositorys():
@@ -744,12 +753,11 @@ def test_a_model_of_the_running_service_is_offered_after_a_reload_and_not_remove
         script = script_file(scratch(), "echo", play=["Hello"])
         with Service(models=scripted("m", script), supervisor=f'model_folders = ( "{p.dir}" );', defaults='device = "scripted"; load = "on-demand";') as s:
             p.env["FASTCHAT_RUNTIME_DIR"] = s.runtime
-            watched = "model_folders" in s.status()
+            elsewhere = Place(hub, FASTCHAT_RUNTIME_DIR=s.runtime)
+            elsewhere.pull("org/tiny-GGUF:Q4_0")
+            assert f'put {{ name = "tiny-Q4_0"; path = "{elsewhere.path("tiny-Q4_0.gguf")}"; }} into models of {s.config}' in elsewhere.err, elsewhere.err
             p.pull("org/tiny-GGUF:Q4_0")
-            if watched:
-                assert "next: 'fastchat reload' lets the running service offer tiny-Q4_0" in p.err, p.err
-            else:
-                assert f'put {{ name = "tiny-Q4_0"; path = "{p.path("tiny-Q4_0.gguf")}"; }} into models of {s.config}' in p.err, p.err
+            assert "next: 'fastchat reload' lets the running service offer tiny-Q4_0" in p.err, p.err
             p.cli("reload")
             p.cli("models")
             assert "tiny-Q4_0" in p.out, p.out
