@@ -221,7 +221,7 @@ static int find_file(struct run *run, struct err *err)
     else if (!find_in(run, ".") && !model_dirs_each(find_in_model_dir, run))
         return err_set(err, -ENOENT,
                        "there is no model '%s': no running service offers it, and there is no such file here or in "
-                       "the folders of supervisor.model_dirs",
+                       "the folders of supervisor.model_dirs. 'fastchat pull' fetches models",
                        run->operand);
     if (!realpath(run->path, real))
         return err_errno(err, -errno, "%s", run->operand);
