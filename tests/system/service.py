@@ -271,6 +271,10 @@ class Service:
     def connect(self, unix=False):
         return Unix(os.path.join(self.runtime, "api.sock")) if unix else http.client.HTTPConnection("127.0.0.1", self.port, timeout=CEILING)
 
+    def dial(self):
+        """A connected socket."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=CEILING)
+
     def request(self, method, path, body=None, unix=False, headers=None):
         """(status, headers, parsed body)"""
         c = self.connect(unix)
@@ -326,6 +330,63 @@ def script_file(folder, name, **script):
     with open(path, "w", encoding="utf-8") as f:
         json.dump(script, f)
     return path
+
+
+class Knocker:
+    """A client that connects every millisecond and asks for a word on each connection. `fine` are the answers that it may get."""
+
+    def __init__(self, s, fine=(200,)):
+        self.s, self.n, self.worst, self.errors, self.stopped = s, 0, 0.0, [], threading.Event()
+        self.fine = tuple(b"HTTP/1.1 %d " % code for code in fine)
+        self.threads = [threading.Thread(target=self.knock, daemon=True) for _ in range(2)]
+        for t in self.threads:
+            t.start()
+
+    def knock(self):
+        while not self.stopped.is_set():
+            began = time.monotonic()
+            try:
+                with self.s.dial() as c:
+                    c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    got = b""
+                    while chunk := c.recv(4096):
+                        got += chunk
+                if not got.startswith(self.fine):
+                    self.errors.append(got[:200])
+                self.n += 1
+            except OSError as e:
+                self.errors.append(e)
+            self.worst = max(self.worst, time.monotonic() - began)
+            time.sleep(0.001)
+
+    def done(self):
+        """No connection was refused, none was without an answer."""
+        self.stopped.set()
+        for t in self.threads:
+            t.join(CEILING)
+        assert not self.errors, (len(self.errors), self.n, self.errors[:3])
+        assert self.n > 100, self.n
+
+
+# 200 ticks in four seconds or more for "go on": what is tested happens meanwhile.
+TICKS = {"rules": [{"match": "go on", "play": [{"repeat": 200, "play": ["tick ", {"wait_ms": 20}]}]}], "play": ["short"]}
+
+
+def streams_over(s, n, act):
+    """Runs n streams of a model "m" that plays TICKS, does `act` once all have begun, and checks every word of them."""
+    begun = threading.Barrier(n + 1)
+
+    def one(i):
+        if i == n:
+            begun.wait(CEILING)
+            act()
+            return
+        with s.stream("go on") as r:
+            first = r.readline()
+            begun.wait(CEILING)
+            text = first + r.read()
+        assert text.count(b"tick ") == 200 and text.rstrip().endswith(b"data: [DONE]"), text[-300:]
+    together(n + 1, one)
 
 
 def together(n, fn):

@@ -7,14 +7,12 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
-from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, together, until
+from service import BUILD, CEILING, TICKS, Knocker, Service, run, scratch, script_file, scripted, streams_over, until
 
 FOLDER = scratch()
 N_STREAMS = 200
-# 200 ticks in four seconds or more: an upgrade happens meanwhile.
-PLAY = script_file(FOLDER, "play", rules=[{"match": "go on", "play": [{"repeat": 200, "play": ["tick ", {"wait_ms": 20}]}]}], play=["short"])
+PLAY = script_file(FOLDER, "play", **TICKS)
 MODEL = scripted("m", PLAY, "parallel = 256; queue = 300;")
 
 
@@ -42,58 +40,9 @@ def exchange(folder, name, text=None):
     os.rename(new, os.path.join(folder, name))
 
 
-class Knocker:
-    """A client that connects every millisecond and asks for a word on each connection."""
-
-    def __init__(self, port):
-        self.port, self.n, self.errors, self.stopped = port, 0, [], threading.Event()
-        self.threads = [threading.Thread(target=self.knock, daemon=True) for _ in range(2)]
-        for t in self.threads:
-            t.start()
-
-    def knock(self):
-        while not self.stopped.is_set():
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=CEILING) as c:
-                    c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                    got = b""
-                    while chunk := c.recv(4096):
-                        got += chunk
-                if not got.startswith(b"HTTP/1.1 200"):
-                    self.errors.append(got[:200])
-                self.n += 1
-            except OSError as e:
-                self.errors.append(e)
-            time.sleep(0.001)
-
-    def done(self):
-        self.stopped.set()
-        for t in self.threads:
-            t.join(CEILING)
-        assert not self.errors, (len(self.errors), self.n, self.errors[:3])
-        assert self.n > 100, self.n
-
-
-def streams(s, act, n=N_STREAMS):
-    """Runs n streams, does `act` once all have begun, and checks every word of them."""
-    begun = threading.Barrier(n + 1)
-
-    def one(i):
-        if i == n:
-            begun.wait(CEILING)
-            act()
-            return
-        with s.stream("go on") as r:
-            first = r.readline()
-            begun.wait(CEILING)
-            text = first + r.read()
-        assert text.count(b"tick ") == 200 and text.rstrip().endswith(b"data: [DONE]"), text[-300:]
-    together(n + 1, one)
-
-
 def test_an_upgrade_loses_no_stream_and_refuses_no_connection():
     with Service(models=MODEL, programs=programs()) as s:
-        before, knocker = pids(s), Knocker(s.port)
+        before, knocker = pids(s), Knocker(s)
 
         def act():
             exchange(s.programs, "fastchatd")
@@ -102,7 +51,7 @@ def test_an_upgrade_loses_no_stream_and_refuses_no_connection():
             assert code == 0 and "the service runs fastchatd" in text, text
             after = pids(s)
             assert set(after) == set(before) and all(after[k] != before[k] for k in after)
-        streams(s, act)
+        streams_over(s, N_STREAMS, act)
         knocker.done()
         assert s.process.poll() is None
         assert s.answer("x") == "short"
@@ -112,14 +61,14 @@ def test_an_upgrade_loses_no_stream_and_refuses_no_connection():
 
 def test_an_upgrade_after_the_other_loses_nothing():
     with Service(models=MODEL, programs=programs()) as s:
-        knocker, fds = Knocker(s.port), None
+        knocker, fds = Knocker(s), None
 
         def act():
             nonlocal fds
             for _ in range(4):
                 assert s.command("upgrade")[0] == 0
                 fds = fds or s.descriptors(s.process.pid)
-        streams(s, act, 20)
+        streams_over(s, 20, act)
         knocker.done()
         until("the old processes are gone", lambda: not any(c.get("change") for c in s.children()))
         until("no descriptor is left over", lambda: s.descriptors(s.process.pid) <= fds)
@@ -141,7 +90,7 @@ def test_a_program_that_can_not_start_changes_nothing():
             code, said = s.command("upgrade")
             assert code == 1 and "No such file" in said, said
             assert pids(s) == before
-        streams(s, act, 20)
+        streams_over(s, 20, act)
         assert s.answer("x") == "short" and pids(s) == before
         exchange(s.programs, "fastchatd")
         assert s.command("upgrade")[0] == 0
@@ -182,7 +131,7 @@ echo nonsense >{s.config}
 
         def act():
             assert s.command("upgrade")[0] == 0
-        streams(s, act, 20)
+        streams_over(s, 20, act)
         assert s.answer("x") == "short"
         assert "the new configuration is not used; the one in force stays" in s.log()
         code, text = s.command("reload")
