@@ -1,7 +1,8 @@
 #!/bin/sh
 # check.sh - what ./check runs.
 #
-#   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart
+#   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart; as
+#                      root also the packages, installed on a Debian that boots in a container
 #   ./check --quick    the plain build and its tests, without those that start the whole service
 #   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), all programs under
 #                      valgrind, every fuzzer for some seconds, the threads under TSan, the system tests on a static build,
@@ -153,8 +154,9 @@ fi
 step "layers: includes point down" python3 tools/layers.py .
 step "build" build build
 if [ "$mode" = quick ]; then
-    run_tests build --no-suite system
+    run_tests build --no-suite system --no-suite container
 else
+    [ "$(id -u)" != 0 ] || ./tools/deps.sh package container    # nobody else can boot a container
     run_tests build
     step "build with ASan and UBSan" build build-asan -Db_sanitize=address,undefined -Db_lundef=false
     export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1

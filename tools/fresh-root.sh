@@ -32,6 +32,9 @@ include=ca-certificates
 [ -z "${FASTCHAT_ROOT_USER-}" ] || include=$include,sudo
 mmdebstrap --quiet --mode=root --variant=apt --skip=check/empty --dpkgopt=force-unsafe-io --include="$include" bookworm "$root"
 
+# A mount of its own, as a machine's root is one: programs in it may make namespaces of mounts.
+mount --bind "$root" "$root"
+mounted=$root
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 bundle=${SSL_CERT_FILE:-${CURL_CA_BUNDLE:-}}
 certs=

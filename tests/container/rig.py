@@ -15,6 +15,7 @@ import ctypes
 import fcntl
 import hashlib
 import http.client
+import inspect
 import os
 import shutil
 import signal
@@ -33,7 +34,7 @@ WORK = os.path.join(CACHE, "work")      # where this process, and nobody else, s
 HERE = "FASTCHAT_RIG_INSIDE"            # set in the process in its namespaces
 ROOT = ["systemd-sysv"]                 # beside what apt needs
 # What tests install: each with all that it needs, in a repository of its own.
-MIRROR = ["ca-certificates", "curl", "dbus", "libcjson1", "libconfig9", "libcurl4", "libutf8proc2", "polkitd"]
+MIRROR = ["autopkgtest", "ca-certificates", "curl", "dbus", "dpkg-dev", "libcjson1", "libconfig9", "libcurl4", "libutf8proc2", "polkitd"]
 MASKED = ["apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dpkg-db-backup.timer", "e2scrub_all.timer",
           "fstrim.timer", "getty@tty1.service", "systemd-timesyncd.service"]
 PROGRAMS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "dpkg-scanpackages": "dpkg-dev", "nsenter": "util-linux",
@@ -218,28 +219,40 @@ def make_root(root, mirror):
             f.write(text)
 
 
-def base():
-    """(folder of the root, folder of the repository of packages for later); the root is this process's alone"""
-    recipe = repr((ROOT, MIRROR, MASKED, time.strftime("%G-%V"))) + (read(__file__).split("def make_root", 1)[1].split("\ndef ", 1)[0])
-    key = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    kept, mirror, root = os.path.join(CACHE, f"root-{key}.tar.zst"), os.path.join(CACHE, f"mirror-{key}"), os.path.join(WORK, "base")
-    if os.path.isdir(root):
-        return root, mirror
-    with locked("root"):
+def recipe(*words):
+    """A number for how something is made; another one each week, for Debian's updates."""
+    return hashlib.sha256(repr((words, time.strftime("%G-%V"))).encode()).hexdigest()[:16]
+
+
+def unpacked(name, key, make):
+    """A folder in memory with what make(folder) puts there, which is kept in CACHE."""
+    kept, folder = os.path.join(CACHE, f"{name}-{key}.tar.zst"), os.path.join(WORK, name)
+    if os.path.isdir(folder):
+        return folder
+    with locked(name):
         if not os.path.exists(kept):
             making = tempfile.mkdtemp(dir=WORK)
-            make_root(making + "/root", making + "/mirror")
-            forget("root-", "root-" + key)
-            forget("mirror-", "mirror-" + key)
-            shutil.rmtree(mirror, ignore_errors=True)
-            shutil.copytree(making + "/mirror", mirror)
+            make(making + "/root")
+            forget(name + "-", name + "-" + key)
             do("tar", "-C", making + "/root", "-I", "zstd -3", "-cf", kept + ".new", ".")
             os.rename(kept + ".new", kept)
             shutil.rmtree(making)
-    os.mkdir(root + ".new")
-    do("tar", "-C", root + ".new", "-I", "zstd", "-xpf", kept)
-    os.rename(root + ".new", root)
-    return root, mirror
+    os.mkdir(folder + ".new")
+    do("tar", "-C", folder + ".new", "-I", "zstd", "-xpf", kept)
+    os.rename(folder + ".new", folder)
+    return folder
+
+
+def base():
+    """(folder of the root, folder of the repository of packages for later)"""
+    key = recipe(ROOT, MIRROR, MASKED, inspect.getsource(make_root))
+    mirror = os.path.join(CACHE, "mirror-" + key)
+
+    def make(folder):
+        shutil.rmtree(mirror, ignore_errors=True)
+        make_root(folder, mirror)
+        forget("mirror-", "mirror-" + key)
+    return unpacked("root", key, make), mirror
 
 
 # --- a container
@@ -252,11 +265,40 @@ class Inside(http.client.HTTPConnection):
         self.container = container
 
     def connect(self):
-        with self.container.network():
-            self.sock = socket.create_connection((self.host, self.port), self.timeout)
+        self.sock = self.container.dial()
 
 
-class Container(service.Service):
+class Commands:
+    """What one does on a machine, by its try_run()."""
+
+    def run(self, *words):
+        """What it printed; a failure is the test's."""
+        done = self.try_run(*words)
+        assert done.returncode == 0, f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done.stdout
+
+    def sh(self, script):
+        return self.run("sh", "-ec", script)
+
+    def unit(self, *words, **properties):
+        """In a transient unit, so in a cgroup and with limits as a service has: subprocess.run's result."""
+        return self.try_run("systemd-run", "-q", "--wait", "--pipe", "--collect", *[f"-p{k}={v}" for k, v in properties.items()], *words)
+
+    def show(self, what, unit="fastchat.service"):
+        """A property of a unit."""
+        return self.run("systemctl", "show", "-P", what, unit).strip()
+
+    def kill(self, name, pid):
+        self.sh(f"kill -{name} {pid}")
+
+    def apt(self, *words):
+        return self.run("apt-get", "-q", "-y", *words)
+
+    def journal(self, *words):
+        return self.run("journalctl", "-q", "--no-pager", *words)
+
+
+class Container(Commands, service.Service):
     """A booted machine; also a service.Service for the fastchat that is installed in it.
 
     layers    folders over the root, topmost first
@@ -369,29 +411,6 @@ class Container(service.Service):
         return subprocess.run(self.command_line(words), capture_output=True, text=True, errors="replace", timeout=CEILING * 2,
                               stdin=kw.pop("stdin", subprocess.DEVNULL), **kw)
 
-    def run(self, *words):
-        """What it printed; a failure is the test's."""
-        done = self.try_run(*words)
-        assert done.returncode == 0, f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-        return done.stdout
-
-    def sh(self, script):
-        return self.run("sh", "-ec", script)
-
-    def unit(self, *words, **properties):
-        """In a transient unit, so in a cgroup and with limits as a service has: subprocess.run's result."""
-        return self.try_run("systemd-run", "-q", "--wait", "--pipe", "--collect", *[f"-p{k}={v}" for k, v in properties.items()], *words)
-
-    def show(self, what, unit="fastchat.service"):
-        """A property of a unit."""
-        return self.run("systemctl", "show", "-P", what, unit).strip()
-
-    def apt(self, *words):
-        return self.run("apt-get", "-q", "-y", *words)
-
-    def journal(self, *words):
-        return self.run("journalctl", "-q", "--no-pager", *words)
-
     @contextlib.contextmanager
     def network(self):
         """The calling thread is in the container's network; sockets that it makes stay there."""
@@ -407,6 +426,10 @@ class Container(service.Service):
 
     def cli(self, *args, **kw):
         return self.try_run("fastchat", *args, **kw)
+
+    def dial(self):
+        with self.network():
+            return super().dial()
 
     def connect(self, unix=False):
         return service.Unix(self.path("/run/fastchat/api.sock")) if unix else Inside(self, self.port)
