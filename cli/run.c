@@ -16,9 +16,9 @@
 #include "cli/models.h"
 #include "cli/private_service.h"
 #include "cli/service.h"
+#include "cli/setting_rows.h"
 #include "cli/term.h"
 #include "daemon/model_name.h"
-#include "daemon/supervisor/config.h"
 #include "ipc/address.h"
 
 #include <errno.h>
@@ -29,13 +29,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const struct config_row rows[CONFIG_N_KEYS] = {
-#define CONFIG(section, key, type, applies, def, unit, min, max, doc)                              \
-    { CONFIG_##section, #key, CONFIG_##type, CONFIG_##applies, def, unit, min, max, doc },
-#include "daemon/supervisor/config.def"
-#undef CONFIG
-};
 
 static const enum config_key settings[] = {
 #define SETTING(command, key) DEFAULTS_##key,
@@ -58,22 +51,17 @@ struct run {
 
 /* ---- the command line ---- */
 
-static bool is_number(enum config_key k)
-{
-    return rows[k].type == CONFIG_INT || rows[k].type == CONFIG_FLOAT;
-}
-
 /* The option of a setting; its name, with dashes, is written to `name`. */
 static struct arg_row setting_row(enum config_key k, char name[32])
 {
-    const struct config_row *row = &rows[k];
+    const struct config_row *row = &setting_rows[k];
     struct arg_row a = { name, 0, ARG_TEXT, row->unit, row->min, row->max, row->doc };
 
     snprintf(name, 32, "%s", row->name);
     for (char *c = name; *c; c++)
         if (*c == '_')
             *c = '-';
-    if (is_number(k)) {
+    if (setting_is_number(k)) {
         a.kind = row->type == CONFIG_INT ? ARG_COUNT : ARG_NUMBER;
         a.value = row->type == CONFIG_INT ? "N" : "X";
     }
@@ -103,7 +91,7 @@ static int parse(struct run *run, int argc, char **argv)
 
         of_settings[i] = setting_row(k, names[i]);
         args[N_OWN + i].row = &of_settings[i];
-        args[N_OWN + i].to = is_number(k) ? (void *)&run->numbers[k] : (void *)&run->texts[k];
+        args[N_OWN + i].to = setting_is_number(k) ? (void *)&run->numbers[k] : (void *)&run->texts[k];
     }
     return args_parse(run->cmd, args, N_OWN + N_SETTINGS, argc, argv, &run->operand, 1);
 }
@@ -151,7 +139,7 @@ static int check(const struct run *run)
     if (run->name && !is_name(run->name))
         return args_mistake(cmd, "--name: a name has up to %d letters, digits and " MODEL_NAME_EXTRA, MODEL_NAME_MAX);
     for (size_t i = 0; i < N_SETTINGS; i++) {
-        const struct config_row *row = &rows[settings[i]];
+        const struct config_row *row = &setting_rows[settings[i]];
         const char *text = run->texts[settings[i]];
 
         if (text && row->type == CONFIG_CHOICE && !is_choice(text, row->unit))
@@ -243,12 +231,12 @@ static int find_name(struct run *run, struct err *err)
 
 static void put_setting(struct buf *out, const struct run *run, enum config_key k)
 {
-    if (is_number(k) ? !run->numbers[k].given : !run->texts[k])
+    if (setting_is_number(k) ? !run->numbers[k].given : !run->texts[k])
         return;
-    buf_printf(out, "    %s = ", rows[k].name);
-    if (rows[k].type == CONFIG_INT)
+    buf_printf(out, "    %s = ", setting_rows[k].name);
+    if (setting_rows[k].type == CONFIG_INT)
         buf_printf(out, "%lld", (long long)run->numbers[k].value);
-    else if (rows[k].type == CONFIG_FLOAT)
+    else if (setting_rows[k].type == CONFIG_FLOAT)
         buf_printf(out, "%.9f", run->numbers[k].value);
     else
         buf_quote(out, run->texts[k]);
@@ -263,7 +251,7 @@ static void write_config(const struct run *run, const char *dir, struct buf *out
     buf_adds(out, "api: {\n  listen = ( { address = \"unix:api.sock\"; mode = \"0600\"; }");
     if (run->serve) {
         buf_adds(out, ", ");
-        buf_quote(out, run->listen ? run->listen : rows[API_listen].def);
+        buf_quote(out, run->listen ? run->listen : setting_rows[API_listen].def);
     }
     buf_adds(out, " );\n};\nmodels: (\n  {\n    name = ");
     buf_quote(out, run->model);
@@ -366,7 +354,7 @@ static int run_offered(struct run *run, const struct target *api)
     }
     for (size_t i = 0; i < N_SETTINGS; i++)
         if (run->numbers[settings[i]].given || run->texts[settings[i]])
-            term_error("the running service offers %s, with its own %s", run->operand, rows[settings[i]].name);
+            term_error("the running service offers %s, with its own %s", run->operand, setting_rows[settings[i]].name);
     return chat_with(api, run->operand, &run->chat);
 }
 
