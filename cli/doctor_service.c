@@ -281,6 +281,17 @@ void doctor_api(struct doctor *d)
 
 /* ---- open files ---- */
 
+/* Requests that workers take at most, each with a connection between api and worker. */
+static int64_t count_requests(const struct doctor *d)
+{
+    const char *at = buf_str(&d->dump), *part;
+    int64_t n = 0;
+
+    while ((part = settings_next_model(&at)))
+        n += settings_part_int(part, "replicas", 1) * (settings_part_int(part, "parallel", 0) + settings_part_int(part, "queue", 0));
+    return n;
+}
+
 void doctor_files(struct doctor *d)
 {
     int64_t connections = settings_int(buf_str(&d->dump), "api", "max_connections", 0), need;
@@ -294,8 +305,7 @@ void doctor_files(struct doctor *d)
     line = strstr(doctor_read(path, text, sizeof text), "Max open files");
     if (!line || sscanf(line, "Max open files %*s %lld", &limit) != 1)
         return;                 /* unlimited, or not for us to see */
-    /* A connection of a client and, while it is answered, one to a worker. */
-    need = 2 * connections + 64;
+    need = connections + count_requests(d) + 64;
     if (limit < need)
         doctor_say(d, DOCTOR_WARN, "a larger LimitNOFILE= in the unit, or less connections",
                    "%lld descriptors a process are few for api.max_connections = %lld, which can need %lld", limit, (long long)connections, (long long)need);

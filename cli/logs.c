@@ -339,9 +339,9 @@ static int finish(const struct logs *l, int code)
         term_error("there is no journalctl here, and it reads the journal: without systemd the log is what the service writes to standard error");
         return CLI_FAILED;
     }
-    if (code == 0 && l->n_shown == 0)
+    if (l->n_shown == 0)
         term_error("the journal has no lines of %s%s%s%s", l->unit, l->child ? " about " : "", l->child ? l->child : "",
-                   geteuid() == 0 ? "" : " that you may read (sudo, or the group systemd-journal, shows all)");
+                   geteuid() == 0 ? "" : " that you may read: use sudo, or join the group systemd-journal");
     return code == 0 ? CLI_DONE : CLI_FAILED;
 }
 
