@@ -49,7 +49,7 @@ static int on_verdict(sd_bus_message *m, void *user, sd_bus_error *error)
                   q->action, e->message ? e->message : e->name);
         return denied(q, "polkit did not answer, and without it only root may do that");
     }
-    if (sd_bus_message_read(m, "(bba{ss})", &authorized, &challenge, 0) < 0)
+    if (sd_bus_message_enter_container(m, 'r', "bba{ss}") < 0 || sd_bus_message_read(m, "bb", &authorized, &challenge) < 0)
         return denied(q, "polkit gave an answer that is none, and without it only root may do that");
     if (authorized)
         return may(q);

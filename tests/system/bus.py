@@ -388,7 +388,7 @@ class Polkit:
         if isinstance(verdict, str):
             self.client.send(RETURN, 1, to, "s", verdict)
         elif verdict is not None:
-            self.client.send(RETURN, 1, to, "(bba{ss})", (*verdict, {}))
+            self.client.send(RETURN, 1, to, "(bba{ss})", (*verdict, {"polkit.result": "of the test", "polkit.lang": ""}))
 
     def __enter__(self):
         return self
