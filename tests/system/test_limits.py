@@ -152,8 +152,10 @@ def leaves(group):
 
 
 def procs(group, leaf=""):
-    with open(f"{group}/{leaf}/cgroup.procs", encoding="utf-8") as f:
+    """Of a leaf that is gone: none."""
+    with contextlib.suppress(OSError), open(f"{group}/{leaf}/cgroup.procs", encoding="utf-8") as f:
         return {int(line) for line in f}
+    return set()
 
 
 def in_group(group):
@@ -205,6 +207,22 @@ def test_a_process_that_takes_anothers_place_has_a_leaf_beside_it():
         until("each child has a leaf", settled)
         assert procs(group, "supervisor") == {s.process.pid} and procs(group) == set()
         assert s.answer("hello") == "yes"
+
+
+def test_an_upgrade_divides_a_group_that_its_children_are_in():
+    with delegated_group() as group:
+        os.removexattr(group, "trusted.delegate")
+        with in_group(group)(models=scripted("m", SCRIPT, "pids_max = 90;")) as s:
+            assert procs(group) == {s.process.pid} | {c["pid"] for c in s.children()} and leaves(group) == set()
+            assert worker(s)["not_enforced"] == ["pids_max: no control group is delegated to this service (Delegate= of its unit)"], worker(s)
+            os.setxattr(group, "trusted.delegate", b"1")
+            code, text = s.command("upgrade")
+            assert code == 0, text
+            until("each child has a leaf", lambda: all(procs(group, c["cgroup"]) == {c["pid"]} for c in s.children() if c["cgroup"])
+                  and len([c for c in s.children() if c["cgroup"]]) == 3 and leaves(group) == USUAL)
+            until("those without one are gone", lambda: procs(group, "supervisor") == {s.process.pid})
+            assert procs(group) == set()
+            assert s.answer("hello") == "yes"
 
 
 def test_a_service_that_starts_after_a_crash_clears_what_is_left():
