@@ -3,6 +3,7 @@
 
 Usage: test_manual.py FASTCHAT FASTCHATD PAGE... [CASE...]
 """
+import glob
 import os
 import re
 import shutil
@@ -113,6 +114,15 @@ class CommandLine(Case):
         self.assertIn("service-ready", events)
         for event in events:
             self.assertRegex(self.part("fastchatd.8", "LOG"), rf"(?m)^ +(.*, )?{event}(,| |$)")
+
+    def test_what_is_read_from_the_environment_is_in_a_page(self):
+        rooms = {"cli": ["fastchat.1"], "base": ["fastchatd.8"], "daemon": ["fastchatd.8", "fastchat-worker.8"], "gen": ["fastchat-worker.8"]}
+        everybody = {"HOME", "TERM", "TMPDIR"}
+        for room, pages in rooms.items():
+            told = "".join(self.text(page) for page in pages)
+            for path in glob.glob(os.path.join(SOURCE, room, "**", "*.c"), recursive=True):
+                for name in re.findall(r'(?:getenv|is_set|from_env|from_environment)\("(\w+)"\)', source(path)):
+                    self.assertTrue(name in everybody or re.search(rf"\b{name}\b", told), f"{path}: {name} is in none of {pages}")
 
 
 class Configuration(Case):
