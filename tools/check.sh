@@ -6,8 +6,8 @@
 #   ./check --quick    the plain build and its tests, without those that start the whole service
 #   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), all programs under
 #                      valgrind, every fuzzer for some seconds, the threads under TSan, the system tests on a static build,
-#                      and both commands of the README in a fresh minimal Debian root, as root and as an ordinary user with
-#                      sudo (needs root)
+#                      both commands of the README in a fresh minimal Debian root, as root and as an ordinary user with
+#                      sudo, and a cross build for arm64 whose unit tests run under qemu-user (needs root)
 #   ./check --fuzz SECONDS [NAME…]
 #                      every fuzzer of tests/fuzz, or those named, for SECONDS each, with clang, ASan and UBSan. What one finds is
 #                      kept in build-fuzz/findings/NAME and counts as a failure; what it has learnt stays in build-fuzz/corpus/NAME
@@ -182,6 +182,7 @@ if [ "$mode" = all ]; then
     step "quickstart in a fresh root" tools/fresh-root.sh ./quickstart --once
     step "quickstart in a fresh root, as an ordinary user" env FASTCHAT_ROOT_USER=1 tools/fresh-root.sh ./quickstart --once
     step "check in a fresh root" tools/fresh-root.sh ./check
+    step "arm64: cross build, unit tests under qemu-user, package" tools/cross-arm64.sh
 fi
 
 finish

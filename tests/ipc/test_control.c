@@ -162,7 +162,9 @@ static void refused(const void *data, size_t len, int n_fds, const char *why)
     cr_expect(eq(int, control_recv(b, &frame, &err), -EPROTO), "%s", why);
     cr_expect(strstr(err_text(&err), why) != NULL, "'%s' lacks '%s'", err_text(&err), why);
     cr_expect(eq(sz, frame.n_fds, 0));
-    cr_expect(eq(int, count_fds(), before), "%s: descriptors leaked", why);
+    /* qemu-user keeps those that were too many for it. */
+    if (!getenv("FASTCHAT_EMULATED"))
+        cr_expect(eq(int, count_fds(), before), "%s: descriptors leaked", why);
 }
 
 Test(control, every_kind_of_bad_frame_is_refused_and_leaks_nothing)
