@@ -19,6 +19,7 @@
 
 enum {
     READ_BYTES = 1 << 20,
+    WRITE_BACK_BYTES = 32 << 20,
     STATE_BYTES = 16 << 10,
     LOCK_LOOK_MS = 200,
     ENOUGH_BYTES = 1 << 20,     /* so much progress makes the tries fresh */
@@ -257,6 +258,16 @@ static int no_room(const struct part *p, int code, struct err *err)
                    p->d->size >= 0 ? ", missing " : "", p->d->size >= 0 ? size_text(p->d->size - p->size, left) : "");
 }
 
+/* Lets the disk begin before the end, so that the end does not wait for gigabytes,
+ * and whoever runs beside this gets memory without waiting for them either. */
+static void write_back(const struct part *p, ssize_t n)
+{
+    int64_t before = p->size / WRITE_BACK_BYTES, now = (p->size + n) / WRITE_BACK_BYTES;
+
+    if (now > before)
+        sync_file_range(p->fd, before * WRITE_BACK_BYTES, (now - before) * WRITE_BACK_BYTES, SYNC_FILE_RANGE_WRITE);
+}
+
 static int on_data(const char *data, size_t len, void *user, struct err *err)
 {
     struct part *p = user;
@@ -276,6 +287,7 @@ static int on_data(const char *data, size_t len, void *user, struct err *err)
         if (n <= 0)
             return err_errno(err, n < 0 ? -errno : -EIO, "writing %s/%s" STORE_PART, p->d->store->path, p->d->path);
         digest_add(p->digest, data, (size_t)n);
+        write_back(p, n);
         p->size += n;
         data += n;
         len -= (size_t)n;
