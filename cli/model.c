@@ -47,26 +47,33 @@ struct model {
 
 /* ---- the folders ---- */
 
-/* One that is not there, or not ours to read, is left out. */
+/* One that is not there is left out, one that is not ours to read with a word. */
 static bool take_folder(const char *path, void *user)
 {
     struct model *m = user;
     struct folder f = { .store.fd = -1 };
-    struct err ignored = { 0 };
+    struct err why = { 0 };
     struct stat st, other;
 
-    if (m->n_folders == MAX_FOLDERS || store_open(path, false, &f.store, &ignored) < 0)
+    if (m->n_folders == MAX_FOLDERS)
         return false;
+    if (store_open(path, false, &f.store, &why) < 0) {
+        if (why.code != -ENOENT)
+            term_error("%s; left out", err_text(&why));
+        return false;
+    }
     for (size_t i = 0; i < m->n_folders; i++)
         if (fstat(f.store.fd, &st) == 0 && fstat(m->folders[i].store.fd, &other) == 0 && st.st_dev == other.st_dev &&
             st.st_ino == other.st_ino) {
             store_close(&f.store);
             return false;
         }
-    if (store_list(&f.store, &f.list, &ignored) < 0)
+    if (store_list(&f.store, &f.list, &why) < 0) {
+        term_error("%s; left out", err_text(&why));
         store_close(&f.store);
-    else
+    } else {
         m->folders[m->n_folders++] = f;
+    }
     return false;
 }
 

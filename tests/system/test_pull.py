@@ -721,6 +721,12 @@ def test_models_are_listed_verified_and_removed():
         p.cli("model", "list", "--dir", p.dir)
         assert "fastchat pull" in p.err
         p.cli("model", "list", "--dir", "/nonexistent", code=1)
+        # without --dir: the folder of the cache, and what can not be read is said
+        p.cli("pull", "org/tiny-GGUF:Q4_0", "--to", p.env["FASTCHAT_CACHE"] + "/models")
+        with open(p.env["HOME"] + "/.cache", "w", encoding="ascii"):
+            pass
+        p.cli("model", "list")
+        assert "tiny-Q4_0" in p.out and "Not a directory; left out" in p.err, (p.out, p.err)
         for args in ([], ["remove"], ["list", "x"], ["rm"]):
             p.cli("model", *args, code=2)
 
