@@ -6,7 +6,7 @@
 
 What git keeps is served by the hub itself, with its blob's SHA-1 as ETag. What is in large file storage (*.gguf,
 *.safetensors) is redirected to the content network, which knows neither repositories nor tokens. Troubles are played once
-each, in order: hub.play("cdn", cut=1000). Requests are in hub.log. `python3 hub.py` serves an example until it is ended.
+each, in order: hub.play("cdn", cut=1000), or stall=1000 and pause=1000, which wait for hub.release. Requests are in hub.log. `python3 hub.py` serves an example until it is ended.
 """
 import hashlib
 import http.server
@@ -127,15 +127,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if "cut" in trouble or "stall" in trouble:
-            self.wfile.write(body[:trouble.get("cut", trouble.get("stall"))])
+        stop = next((trouble[k] for k in ("cut", "stall", "pause") if k in trouble), None)
+        if stop is not None:
+            self.wfile.write(body[:stop])
             self.wfile.flush()
-            if "stall" in trouble:
-                self.server.hub.stalled.set()
-                self.server.hub.ending.wait(600)
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
-            return
+            if "cut" not in trouble:
+                self.server.hub.release.wait(600)
+            if "pause" in trouble:
+                body = body[stop:]
+            else:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
         self.wfile.write(body)
 
 
@@ -255,7 +258,7 @@ class Hub:
         self.tls = tls
         self.repos, self.blobs, self.plain, self.log, self.troubles = {}, {}, {}, [], []
         self.lock = threading.Lock()
-        self.stalled, self.ending = threading.Event(), threading.Event()
+        self.release = threading.Event()
         self.servers = []
 
     def add(self, name, files, **kw):
@@ -293,7 +296,7 @@ class Hub:
         return self
 
     def __exit__(self, *args):
-        self.ending.set()
+        self.release.set()
         for server in self.servers:
             server.shutdown()
             server.server_close()
