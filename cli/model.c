@@ -251,7 +251,7 @@ static int list(struct model *m)
 
 /* ---- verify ---- */
 
-static const char *damage(const struct model *m, const struct folder *f, const struct manifest_file *file, char found[SHA256_HEX + 1],
+static const char *damage(struct model *m, const struct folder *f, const struct manifest_file *file, char found[SHA256_HEX + 1],
                           bool *ret_stop)
 {
     CLEANUP(digest_free) struct digest *digest = NULL;
@@ -272,7 +272,7 @@ static const char *damage(const struct model *m, const struct folder *f, const s
     if (r == 0)
         r = digest_new(-1, &digest, &err);
     if (r == 0)
-        r = download_hash(fd, "reading", file->path, term_interrupts(), (struct progress *)&m->progress, digest, size, &err);
+        r = download_hash(fd, "reading", file->path, term_interrupts(), &m->progress, digest, size, &err);
     *ret_stop = r == DOWNLOAD_INTERRUPTED;
     if (r == 0)
         r = digest_end(digest, found, blob, &err);
@@ -284,7 +284,7 @@ static const char *damage(const struct model *m, const struct folder *f, const s
 }
 
 /* 0; 1: something is wrong; -1: interrupted. */
-static int verify_one(const struct model *m, const struct folder *f, const struct store_entry *e)
+static int verify_one(struct model *m, const struct folder *f, const struct store_entry *e)
 {
     bool bad = e->bad, stop = false;
 
