@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/nearest.h"
 #include "cli/convert.h"
 
 #include <ctype.h>
@@ -196,6 +197,23 @@ static size_t take_program(struct said *s, const char *const *words, size_t n)
 
 /* ---- flags ---- */
 
+/* The flag that somebody may have meant, or NULL. */
+static const char *find_nearest(const struct said *s, const char *word)
+{
+    struct nearest n = nearest_to(word);
+
+    for (size_t i = 0; i < N_FLAGS; i++)
+        for (const char *at = flags[i].programs & s->program ? flags[i].names : ""; *at;) {
+            size_t len = strcspn(at, " ");
+            const char *name = arena_strndup(s->arena, at, len);
+
+            if (name && len > 4)
+                nearest_try(&n, name);
+            at += len + strspn(at + len, " ");
+        }
+    return n.name;
+}
+
 /* Is `name` of `len` bytes one of `names`, or, with `begins`, the beginning of one? */
 static bool is_named(const char *names, const char *name, size_t len, bool begins)
 {
@@ -371,7 +389,11 @@ static size_t take_flag(struct said *s, const char *const *words, size_t n)
     if (!f) {
         bool takes = !equals && n > 1 && !is_flag(words[1]);
 
+        const char *near = name ? find_nearest(s, name) : NULL;
+
         warn(s, "unknown flag", name ? name : words[0]);
+        if (near)
+            buf_printf(s->warnings, "%s: did you mean '%s'?\n", s->title, near);
         said_note(s, name ? name : words[0], equals ? value : takes ? words[1] : NULL, "nothing is known about this flag");
         return takes ? 2 : 1;
     }

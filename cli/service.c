@@ -155,16 +155,16 @@ static char *message_of(const char *text)
     return strdup(message);
 }
 
-int service_ask(const struct service_args *args, const char *json, cJSON **ret, char **ret_text, char **ret_message,
-                struct err *err)
+static int ask(const struct service_args *args, const char *also, enum control_type type, const char *json, cJSON **ret,
+               char **ret_text, char **ret_message, struct err *err)
 {
     CLEANUP(mem_free) char *text = NULL;
     CLEANUP(fd_close) int fd = -1;
-    int r = connect_control(service_runtime_dir(args), "", &fd, err);
+    int r = connect_control(service_runtime_dir(args), also, &fd, err);
 
     if (r < 0)
         return r;
-    if (control_send_json(fd, CONTROL_COMMAND, json) != 0)
+    if (control_send_json(fd, type, json) != 0)
         return err_set(err, -ECONNRESET, "the supervisor takes no question");
     r = receive_reply(fd, -1, ANSWER_MS, &text, err);
     if (r == SERVICE_REFUSED) {
@@ -178,28 +178,19 @@ int service_ask(const struct service_args *args, const char *json, cJSON **ret, 
     return r;
 }
 
+int service_ask(const struct service_args *args, const char *json, cJSON **ret, char **ret_text, char **ret_message,
+                struct err *err)
+{
+    return ask(args, "", CONTROL_COMMAND, json, ret, ret_text, ret_message, err);
+}
+
 static int ask_status(const struct service_args *args, const char *also, cJSON **ret,
                       char **ret_text, struct err *err)
 {
-    CLEANUP(mem_free) char *text = NULL;
     CLEANUP(mem_free) char *refusal = NULL;
-    CLEANUP(fd_close) int fd = -1;
-    int r = connect_control(service_runtime_dir(args), also, &fd, err);
+    int r = ask(args, also, CONTROL_STATUS, "{}", ret, ret_text, &refusal, err);
 
-    if (r < 0)
-        return r;
-    if (control_send_json(fd, CONTROL_STATUS, "{}") != 0)
-        return err_set(err, -ECONNRESET, "the supervisor takes no question");
-    r = receive_reply(fd, -1, ANSWER_MS, &text, err);
-    if (r == SERVICE_REFUSED) {
-        refusal = message_of(text);
-        r = err_set(err, -EPROTO, "the supervisor refused: %s", refusal ? refusal : text);
-    }
-    if (r == 0)
-        r = json_parse(text, strlen(text), NULL, ret, err);
-    if (r == 0 && ret_text)
-        *ret_text = STEAL(text);
-    return r;
+    return r == SERVICE_REFUSED ? err_set(err, -EPROTO, "the supervisor refused: %s", refusal) : r;
 }
 
 int service_status(const struct service_args *args, cJSON **ret, char **ret_text, struct err *err)

@@ -117,6 +117,8 @@ class Convert(unittest.TestCase):
                                    "vllm serve: there is no value for '--port'\nfastchat: 3 flags are not taken over; the comments say which and why\n")
         for note in ("--wibble 3: nothing is known about this flag", "stray: it belongs to no flag", "--port: its value is missing"):
             self.assertIn("#   " + note, self.out)
+        self.run_cli("llama-server", "-m", "m.gguf", "--ctx-szie", "1")
+        self.assertIn("llama-server: unknown flag '--ctx-szie'\nllama-server: did you mean '--ctx-size'?\n", self.err)
         self.run_cli("vllm", "serve", "m.gguf", "--max-model-len", "lots", "--max-num-seqs", "0")
         self.assertIn("--max-model-len lots: context of a model takes a number from 0 to 16777216", self.out)
         self.assertIn("--max-num-seqs 0: parallel of a model takes a number from 1 to", self.out)
