@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static const uint64_t row32[] = { 32 };
 
@@ -393,5 +394,31 @@ Test(gguf, what_is_no_regular_file_is_refused)
     gguf_close(g);
     unlink(path);
     unlink(fifo);
+    rmdir(dir);
+}
+
+/* As somebody who is not root, for root is never denied. */
+Test(gguf, a_file_that_may_not_be_read_names_what_denies_it)
+{
+    char dir[] = "/tmp/fastchat-gguf-XXXXXX", path[64], words[128];
+    int status;
+    pid_t child;
+
+    cr_assert(ne(ptr, mkdtemp(dir), NULL));
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    cr_assert(ge(int, close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0000)), 0));
+    snprintf(words, sizeof words, "%s: can not open it: user ", path);
+    child = fork();
+    if (child == 0) {
+        struct gguf *g = NULL;
+        struct err err = { 0 };
+
+        if (getuid() == 0 && (chmod(dir, 0755) || setgid(54321) || setuid(54321)))
+            _exit(2);
+        _exit(gguf_open(path, &g, &err) != -EACCES || strncmp(err.text, words, strlen(words)) != 0 || !strstr(err.text, "(mode 0000, "));
+    }
+    cr_assert(eq(int, waitpid(child, &status, 0), child));
+    cr_expect(zero(int, status));
+    unlink(path);
     rmdir(dir);
 }
