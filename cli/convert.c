@@ -2,10 +2,10 @@
  *
  * Controller, workers and API server of one machine become one configuration: the
  * controller and the workers need no address of their own then, so a listening
- * address is written only where another machine is to reach it. Two workers with
- * one file and one name are replicas. A model whose file is not here, or is no GGUF
- * file, is written as a comment, so that the rest is a configuration that
- * works.
+ * address is written only where another machine is to reach it. Workers alone,
+ * for a controller elsewhere, stay alone. Two workers with one file and one name
+ * are replicas. A model whose file is not here, or is no GGUF file, is written as
+ * a comment, so that the rest is a configuration that works.
  */
 #include "cli/convert.h"
 
@@ -568,17 +568,30 @@ static void put_model(const struct model *m, struct buf *out)
     buf_adds(out, m->missing ? "  # },\n" : "  },\n");
 }
 
+/* Workers for controllers of other machines and nothing else: then no controller and no api are wanted here. */
+static bool only_workers(const struct convert *c)
+{
+    if (c->controller_listen || c->dispatch || c->n_listen)
+        return false;
+    for (size_t i = 0; i < c->n_models; i++)
+        if (!c->models[i].controller)
+            return false;
+    return c->n_models > 0;
+}
+
 void convert_write(const struct convert *c, struct buf *out)
 {
     bool controller = c->controller_listen && !(c->controller_waits && c->n_models);
+    bool workers = only_workers(c);
 
     buf_printf(out, "# Made by 'fastchat convert-flags' of %zu command%s; 'fastchat config check FILE' checks it.\n", c->n_taken, c->n_taken == 1 ? "" : "s");
     if (c->notes.len)
         buf_printf(out, "#\n# What is different, or has no equivalent here:\n#\n%s", buf_str(&c->notes));
     buf_addc(out, '\n');
-    if (c->folder) {
+    if (c->folder || workers) {
         buf_adds(out, "supervisor:\n{\n");
-        put_list(out, "  ", "model_folders", &c->folder, 1);
+        put_text(out, "  ", "parts", workers ? "workers" : NULL);
+        put_list(out, "  ", "model_folders", &c->folder, c->folder != NULL);
         buf_adds(out, "};\n\n");
     }
     if (controller || c->dispatch) {

@@ -83,10 +83,12 @@ class Convert(unittest.TestCase):
         self.assertIn('listen = "localhost:21001";', self.of("python3 -m fastchat.serve.controller"))       # workers are elsewhere
         self.assertIn('listen = "0.0.0.0:21001";', self.of("python3 -m fastchat.serve.controller --host 0.0.0.0\n"
                                                           "python3 -m fastchat.serve.model_worker --model-path m.gguf"))
-        dump = self.of("python3 -m fastchat.serve.model_worker --model-path m.gguf --controller-address http://head:21001 --host 0.0.0.0 --port 21005 "
-                       "--worker-address http://gpu7:21005")
-        for line in ('listen = "0.0.0.0:21005";', 'advertise = "gpu7:21005";', 'controllers = ( "head:21001" );'):
+        worker = ("python3 -m fastchat.serve.model_worker --model-path m.gguf --controller-address http://head:21001 --host 0.0.0.0 --port 21005 "
+                  "--worker-address http://gpu7:21005")
+        dump = self.of(worker)
+        for line in ('parts = "workers";', 'listen = "0.0.0.0:21005";', 'advertise = "gpu7:21005";', 'controllers = ( "head:21001" );'):
             self.assertIn(line, dump)
+        self.assertNotIn('parts = "workers";', self.of(worker + "\npython3 -m fastchat.serve.openai_api_server"))
         dump = self.of("python3 -m fastchat.serve.model_worker --model-path m.gguf --controller-address http://head:21001 --host 0.0.0.0")
         self.assertIn("give --worker-address with the name of this machine", self.out)
         self.assertNotIn("21005", dump)
