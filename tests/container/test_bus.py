@@ -11,6 +11,13 @@ RULE = """polkit.addRule(function(action, subject) {
 """
 
 
+ONE_MODEL = """polkit.addRule(function(action, subject) {
+  if (action.id == "org.fastchat.manage-models" && action.lookup("model") == "m" && subject.user == "nobody")
+    return polkit.Result.YES;
+});
+"""
+
+
 def call(m, *words, user="root"):
     """busctl's exit code and what it printed."""
     done = m.try_run("runuser", "-u", user, "--", "busctl", "--timeout=600", "call", NAME, PATH, NAME, *words)
@@ -52,6 +59,20 @@ def test_somebody_needs_the_leave_of_polkit():
         assert m.answer("x") == "short" and m.state() == "active"
 
 
+def test_a_rule_may_be_for_one_model():
+    with Installed() as m:
+        on_the_bus(m)
+        m.settings(f"models = ( {model('m')}, {model('n')} );\n")
+        assert call(m, "Reload")[0] == 0
+        m.write("/etc/polkit-1/rules.d/10-test.rules", ONE_MODEL)
+        until("the rule is in force", lambda: call(m, "UnloadModel", "s", "m", user="nobody")[0] == 0)
+        assert m.child("worker", "m")["state"] == "stopped"
+        assert call(m, "LoadModel", "s", "m", user="nobody")[0] == 0 and m.answer("x") == "short"
+        assert call(m, "UnloadModel", "s", "n", user="nobody")[0] != 0 and m.child("worker", "n")["state"] == "ready"
+        nobody = m.run("id", "-u", "nobody").strip()
+        assert f"user {nobody} asks over the bus: load m" in m.journal("-u", "fastchat", "FASTCHAT_EVENT=bus")
+
+
 def test_without_polkit_only_root_may():
     with Installed() as m:
         on_the_bus(m)
@@ -67,6 +88,42 @@ def test_a_bus_that_is_started_anew_has_it_again():
         m.run("systemctl", "restart", "dbus")
         on_the_bus(m)
         assert call(m, "ListModels")[0] == 0 and m.main_pid() == pid and m.show("NRestarts") == "0"
+
+
+def test_the_service_serves_while_there_is_no_bus():
+    with Installed() as m:
+        on_the_bus(m)
+        pid = m.main_pid()
+        m.run("systemctl", "stop", "dbus.socket", "dbus.service")
+        assert m.try_run("busctl", "status").returncode != 0 and m.answer("x") == "short"
+        m.run("fastchat", "reload")
+        m.run("systemctl", "start", "dbus.socket")
+        on_the_bus(m)
+        assert call(m, "ListModels")[0] == 0 and m.main_pid() == pid
+
+
+def test_an_upgrade_keeps_the_process_and_a_drain_ends_it():
+    with Installed() as m:
+        on_the_bus(m)
+        pid = m.main_pid()
+        assert call(m, "Upgrade")[0] == 0
+        until("the next image serves", lambda: m.try_run("busctl", "get-property", NAME, PATH, NAME, "State").stdout == 's "serving"\n')
+        assert m.main_pid() == pid and m.answer("x") == "short"
+        assert call(m, "Drain", "s", "")[0] == 0
+        until("it has stopped", lambda: m.state() == "inactive")
+        assert (m.show("Result"), m.show("NRestarts")) == ("success", "0")
+
+
+def test_the_example_starts_the_service_with_the_first_call():
+    example = "/usr/share/doc/fastchat/examples/org.fastchat.Manager1.service"
+    with Installed() as m:
+        on_the_bus(m)
+        m.run("systemctl", "stop", "fastchat")
+        assert call(m, "ListModels", user="nobody")[0] != 0 and m.state() == "inactive"
+        m.sh(f"mkdir -p /usr/local/share/dbus-1/system-services; cp {example} /usr/local/share/dbus-1/system-services/;"
+             "busctl call org.freedesktop.DBus / org.freedesktop.DBus ReloadConfig")
+        code, text = call(m, "ListModels", user="nobody")
+        assert code == 0 and '"m"' in text and m.state() == "active", text
 
 
 def test_it_is_on_the_bus_right_after_a_first_install():

@@ -13,6 +13,7 @@ import time
 from service import CEILING, SOURCE, Skip, scratch, until
 
 NAME, PATH = "org.fastchat.Manager1", "/org/fastchat/Manager1"
+NODE = PATH + "/model/"
 MODEL, REPLICA = NAME + ".Model", NAME + ".Replica"
 BUS, PROPERTIES = "org.freedesktop.DBus", "org.freedesktop.DBus.Properties"
 OBJECTS = "org.freedesktop.DBus.ObjectManager"

@@ -8,7 +8,7 @@ import socket
 import threading
 import xml.etree.ElementTree as xml
 
-from bus import BUS, INTERACTIVE, MODEL, NAME, NOBODY, PATH, PROPERTIES, REPLICA, Client, Daemon, Failed, Polkit, refused
+from bus import BUS, INTERACTIVE, MODEL, NAME, NOBODY, NODE, PATH, PROPERTIES, REPLICA, Client, Daemon, Failed, Polkit, refused
 from service import CEILING, SOURCE, Service, run, scratch, script_file, scripted, until
 
 TMP = scratch()
@@ -19,7 +19,7 @@ RESTARTS = "restart_delay_ms = 10; restart_delay_max_ms = 50; restart_budget = 1
 M = scripted("m", HELLO, 'aliases = ( "alias-of-m" );')
 MANUAL = scripted("manual", HELLO, 'load = "manual";')
 ODD = "org/m-1.x:y+z@w"
-ODD_PATH = PATH + "/model/org_2fm_2d1_2ex_3ay_2bz_40w"
+ODD_PATH = NODE + "org_2fm_2d1_2ex_3ay_2bz_40w"
 DENIED, LIMITS = BUS + ".Error.AccessDenied", BUS + ".Error.LimitsExceeded"
 
 
@@ -47,7 +47,7 @@ def test_models_and_replicas_are_objects_with_what_status_says():
     models = ", ".join([scripted(ODD, HELLO, 'replicas = 2; aliases = ( "x" );'), MANUAL])
     with on_bus(models) as (d, s), Client(d) as c:
         objects = c.objects()
-        assert set(objects) == {ODD_PATH, ODD_PATH + "/0", ODD_PATH + "/1", PATH + "/model/manual", PATH + "/model/manual/0"}, objects
+        assert set(objects) == {ODD_PATH, ODD_PATH + "/0", ODD_PATH + "/1", NODE + "manual", NODE + "manual/0"}, objects
         model = objects[ODD_PATH][MODEL]
         assert model["Name"] == ODD and model["Aliases"] == ["x"] and model["Path"] == HELLO and model["Load"] == "always"
         assert (model["State"], model["Reason"], model["Ready"], model["Restarts"]) == ("ready", "", 2, 0)
@@ -57,8 +57,8 @@ def test_models_and_replicas_are_objects_with_what_status_says():
             r = c.properties(ODD_PATH + f"/{i}", REPLICA)
             assert (r["Number"], r["Model"], r["State"], r["Pid"]) == (i, ODD_PATH, "ready", worker(s, ODD, i)["pid"]), r
             assert r["Memory"] > 1 << 20 and (r["QueueLength"], r["Running"], r["Waiting"], r["Restarts"]) == (0, 0, 0, 0)
-        assert objects[PATH + "/model/manual"][MODEL]["Pid"] == [0] and objects[PATH + "/model/manual"][MODEL]["Memory"] == 0
-        assert c.manager("ListModels") == ([(ODD, "ready", "", 2, 2, ODD_PATH), ("manual", "stopped", "", 0, 1, PATH + "/model/manual")],)
+        assert objects[NODE + "manual"][MODEL]["Pid"] == [0] and objects[NODE + "manual"][MODEL]["Memory"] == 0
+        assert c.manager("ListModels") == ([(ODD, "ready", "", 2, 2, ODD_PATH), ("manual", "stopped", "", 0, 1, NODE + "manual")],)
         manager = c.properties(PATH, NAME)
         assert manager["Version"] == s.status()["version"] and manager["ConfigPath"] == s.config and manager["State"] == "serving"
         assert manager["Status"] == "serving, 2 of 3 workers ready" and f"127.0.0.1:{s.port}" in manager["Listeners"], manager
@@ -68,14 +68,14 @@ def test_queues_are_read_when_asked_for():
     with on_bus(scripted("m", NEVER.replace("never", "long"), "parallel = 1;")) as (d, s), Client(d) as c:
         with s.stream("x") as one, s.stream("y"):
             one.readline()
-            until("one runs and one waits", lambda: (c.get(PATH + "/model/m/0", REPLICA, "Running"), c.get(PATH + "/model/m/0", REPLICA, "Waiting")) == (1, 1))
-            assert c.get(PATH + "/model/m", MODEL, "QueueLength") == 2
+            until("one runs and one waits", lambda: (c.get(NODE + "m/0", REPLICA, "Running"), c.get(NODE + "m/0", REPLICA, "Waiting")) == (1, 1))
+            assert c.get(NODE + "m", MODEL, "QueueLength") == 2
 
 
 def test_introspection_reads_well():
     with on_bus() as (d, _):
         code, tree = d.busctl("--list", "tree", NAME)
-        assert code == 0 and tree.split() == ["/", "/org", "/org/fastchat", PATH, PATH + "/model", PATH + "/model/m", PATH + "/model/m/0"], tree
+        assert code == 0 and tree.split() == ["/", "/org", "/org/fastchat", PATH, PATH + "/model", NODE + "m", NODE + "m/0"], tree
         code, text = d.busctl("introspect", NAME, PATH)
         assert code == 0, text
         for line in (r"\.LoadModel +method +s +- ", r"\.ListModels +method +- +a\(sssuuo\) ", r"\.State +property +s +\"serving\" +emits-change",
@@ -95,7 +95,7 @@ def test_a_path_that_is_nobodys_is_no_object():
         for path in ("/model", "/model/_6d", "/model/m/1", "/model/m/00", "/model/m/_30", "/model/nobody", "/model/m/0/0", "/nothing"):
             name, _ = refused(lambda p=path: c.get(PATH + p, MODEL, "State"))
             assert name in (BUS + ".Error.UnknownObject", BUS + ".Error.UnknownInterface", BUS + ".Error.UnknownProperty"), (path, name)
-        assert refused(lambda: c.get(PATH + "/model/m/0", MODEL, "State")) and refused(lambda: c.get(PATH + "/model/m", REPLICA, "State"))
+        assert refused(lambda: c.get(NODE + "m/0", MODEL, "State")) and refused(lambda: c.get(NODE + "m", REPLICA, "State"))
 
 
 # ---- what it does
@@ -103,7 +103,7 @@ def test_a_path_that_is_nobodys_is_no_object():
 def test_models_are_loaded_and_unloaded_and_callers_wait_for_it():
     with on_bus(", ".join([M, MANUAL])) as (d, s), Client(d) as c:
         assert c.manager("LoadModel", "s", "manual") == () and worker(s, "manual")["state"] == "ready"
-        assert c.get(PATH + "/model/manual", MODEL, "State") == "ready"
+        assert c.get(NODE + "manual", MODEL, "State") == "ready"
         assert c.manager("UnloadModel", "s", "alias-of-m") == () and worker(s, "m")["state"] == "stopped"
         assert c.manager("LoadModel", "s", "m") == ()
         assert c.manager("Drain", "s", "m") == () and worker(s, "m")["state"] == "stopped" and s.process.poll() is None
@@ -118,18 +118,18 @@ def test_a_reload_brings_and_takes_objects_and_a_wrong_one_changes_nothing():
         assert c.manager("Reload") == ()
         for path in ("/model/new", "/model/new/0", "/model/new/1"):
             c.signal("InterfacesAdded", lambda m, p=path: m.body[0] == PATH + p and m.path == PATH)
-        assert len(c.get(PATH + "/model/new", MODEL, "Replicas")) == 2
+        assert len(c.get(NODE + "new", MODEL, "Replicas")) == 2
         s.configure(models=M + ", " + scripted("new", HELLO, "replicas = 1;"), supervisor=RESTARTS)
         assert c.manager("Reload") == ()
-        c.signal("InterfacesRemoved", lambda m: m.body == (PATH + "/model/new/1", [REPLICA]))
-        c.signal("PropertiesChanged", lambda m: m.path == PATH + "/model/new" and m.body[1].get("Replicas") == [PATH + "/model/new/0"])
+        c.signal("InterfacesRemoved", lambda m: m.body == (NODE + "new/1", [REPLICA]))
+        c.signal("PropertiesChanged", lambda m: m.path == NODE + "new" and m.body[1].get("Replicas") == [NODE + "new/0"])
         s.configure(models=M, supervisor=RESTARTS)
         assert c.manager("Reload") == ()
-        c.signal("InterfacesRemoved", lambda m: m.body == (PATH + "/model/new", [MODEL]))
+        c.signal("InterfacesRemoved", lambda m: m.body == (NODE + "new", [MODEL]))
         s.configure(models=M, supervisor="drain_s = -7;")
         name, text = refused(lambda: c.manager("Reload"))
         assert name == error("BadConfiguration") and "drain_s" in text and "the configuration in force stays" in text, text
-        assert set(c.objects()) == {PATH + "/model/m", PATH + "/model/m/0"}
+        assert set(c.objects()) == {NODE + "m", NODE + "m/0"}
 
 
 def test_a_worker_that_dies_is_told_of():
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_is_told_of():
         assert m.path == PATH and m.body[:2] == ("m", 0) and m.body[2] not in (0, pid) and m.body[3:] == (1, "was ended by signal 9 (SIGKILL)"), m.body
         m = c.signal("ModelStateChanged", lambda m: m.body == ("m", "ready", ""))
         assert m.path == PATH
-        r = c.properties(PATH + "/model/m/0", REPLICA)
+        r = c.properties(NODE + "m/0", REPLICA)
         assert (r["State"], r["Restarts"], r["LastReason"]) == ("ready", 1, "was ended by signal 9 (SIGKILL)") and r["Pid"] == worker(s, "m")["pid"]
     with on_bus() as (d, s), Client(d) as c:
         c.listen()
@@ -150,7 +150,7 @@ def test_a_worker_that_dies_is_told_of():
         while not (seen[REPLICA].get("State") == seen[MODEL].get("State") == "ready" and seen[REPLICA].get("Restarts")):
             m = c.signal("PropertiesChanged")
             seen[m.body[0]].update(m.body[1])
-            assert m.path == {REPLICA: PATH + "/model/m/0", MODEL: PATH + "/model/m", NAME: PATH}[m.body[0]]
+            assert m.path == {REPLICA: NODE + "m/0", MODEL: NODE + "m", NAME: PATH}[m.body[0]]
         pid = worker(s, "m")["pid"]
         assert (seen[REPLICA]["Restarts"], seen[REPLICA]["Pid"]) == (1, pid) and (seen[MODEL]["Restarts"], seen[MODEL]["Pid"]) == (1, [pid]), seen
         assert (seen[MODEL]["Ready"], seen[NAME]["Status"]) == (1, "serving, 1 of 1 workers ready"), seen
@@ -159,8 +159,8 @@ def test_a_worker_that_dies_is_told_of():
 def test_a_model_that_can_not_load_says_why():
     bad = script_file(TMP, "bad", load_error="tensor 7 is bad")
     with on_bus(M + ", " + scripted("bad", bad)) as (d, _), Client(d) as c:
-        until("it is failed", lambda: c.get(PATH + "/model/bad", MODEL, "State") == "failed")
-        assert "tensor 7 is bad" in c.get(PATH + "/model/bad", MODEL, "Reason")
+        until("it is failed", lambda: c.get(NODE + "bad", MODEL, "State") == "failed")
+        assert "tensor 7 is bad" in c.get(NODE + "bad", MODEL, "Reason")
         name, text = refused(lambda: c.manager("LoadModel", "s", "bad"))
         assert name == error("Failed") and "tensor 7 is bad" in text, (name, text)
 
@@ -173,7 +173,7 @@ def test_a_drain_answers_when_the_service_has_stopped():
             serial = c.ask(NAME, PATH, NAME, "Drain", "s", "")
             c.signal("PropertiesChanged", lambda m: m.path == PATH and m.body[1].get("State") == "stopping")
             assert refused(lambda: c.manager("Reload"))[0] == error("Stopping")
-            assert c.get(PATH + "/model/m/0", REPLICA, "State") == "ready"
+            assert c.get(NODE + "m/0", REPLICA, "State") == "ready"
             assert r.read().endswith(b"data: [DONE]\n\n")
         assert c.answer(serial) == ()
         assert s.process.wait(CEILING) == 0
@@ -192,7 +192,7 @@ def test_an_upgrade_answers_and_comes_back_and_leaks_nothing():
             until("the next image has the name", lambda o=owner: d.owner() not in (None, o))
             c.manager("UnloadModel", "s", "never")
             until("all has followed", lambda: c.get(PATH, NAME, "State") == "serving" and not any(x.get("change") for x in s.children()))
-            assert c.get(PATH + "/model/m/0", REPLICA, "Pid") == worker(s, "m")["pid"]
+            assert c.get(NODE + "m/0", REPLICA, "Pid") == worker(s, "m")["pid"]
             fds.append(s.descriptors(s.process.pid))
         until("it has no more descriptors than after the first", lambda: s.descriptors(s.process.pid) <= fds[0])
         assert s.log().count(NAME + " is on the bus") == 6
@@ -206,8 +206,8 @@ def test_without_polkit_only_root_may_change_something_and_everybody_may_read():
             name, text = refused(lambda m=member, a=args: c.manager(m, *a))
             assert name == DENIED and "polkit is not running" in text, (member, name, text)
         assert len(c.manager("ListModels")[0]) == 2 and c.get(PATH, NAME, "State") == "serving" and len(c.objects()) == 4
-        assert d.busctl("introspect", NAME, PATH + "/model/m", user=NOBODY)[0] == 0
-        for path, interface, name in ((PATH, NAME, "Version"), (PATH + "/model/m", MODEL, "Name")):
+        assert d.busctl("introspect", NAME, NODE + "m", user=NOBODY)[0] == 0
+        for path, interface, name in ((PATH, NAME, "Version"), (NODE + "m", MODEL, "Name")):
             assert refused(lambda p=path, i=interface, n=name: c.call(NAME, p, PROPERTIES, "Set", "ssv", i, n, ("s", "x")))[0] == DENIED
             with Client(d) as root:
                 assert refused(lambda p=path, i=interface, n=name: root.call(NAME, p, PROPERTIES, "Set", "ssv", i, n, ("s", "x")))[0] == BUS + ".Error.PropertyReadOnly"
@@ -304,7 +304,7 @@ def test_a_bus_that_comes_later_is_found_and_one_that_was_killed_too():
             d.start()
             d.wait_named()
             with Client(d) as c:
-                assert c.get(PATH + "/model/m", MODEL, "State") == "ready"
+                assert c.get(NODE + "m", MODEL, "State") == "ready"
                 c.ask(NAME, PATH, NAME, "Reload")
             before = s.descriptors(s.process.pid)
             d.kill()
@@ -399,7 +399,7 @@ def test_calls_that_are_wrong_are_refused_and_change_nothing():
                              ("Drain", ()), ("ListModels", ("v", ("s", "x")))):
             assert refused(lambda m=member, a=args: c.manager(m, *a))[0] == BUS + ".Error.InvalidArgs", (member, args)
         assert refused(lambda: c.manager("Explode"))[0] == BUS + ".Error.UnknownMethod"
-        assert refused(lambda: c.call(NAME, PATH + "/model/m", NAME, "Reload"))[0].startswith(BUS + ".Error.Unknown")
+        assert refused(lambda: c.call(NAME, NODE + "m", NAME, "Reload"))[0].startswith(BUS + ".Error.Unknown")
         assert refused(lambda: c.get(PATH, NAME, "Explode"))[0] == BUS + ".Error.UnknownProperty"
         c.send(1, 1, [(1, ("o", PATH)), (2, ("s", NAME)), (3, ("s", "Reload")), (6, ("s", NAME))], "")       # and wants no answer
         assert c.manager("ListModels")[0][0][1] == "ready" and s.process.poll() is None
