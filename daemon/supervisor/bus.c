@@ -140,7 +140,7 @@ static void on_permission(struct polkit_question *q, const char *error, const ch
         on_done(&c->waiter, r, buf_str(&why));
 }
 
-static int too_many(const struct bus *b, sd_bus_message *m)
+static bool too_many(const struct bus *b, sd_bus_message *m)
 {
     const char *sender = sd_bus_message_get_sender(m);
     size_t n = 0;
@@ -201,7 +201,7 @@ static int on_command(sd_bus_message *m, void *user, sd_bus_error *error)
         return r;
     model = models_name(b->sup, model);
     if ((*model || a->needs_model) && config_find_model(b->sup->config, model) < 0)
-        return sd_bus_error_setf(error, BUS_ERROR "NoSuchModel", "there is no such model in the configuration");
+        return sd_bus_error_set(error, BUS_ERROR "NoSuchModel", "there is no such model in the configuration");
     if (too_many(b, m))
         return sd_bus_error_set(error, SD_BUS_ERROR_LIMITS_EXCEEDED, "too many calls wait for their answers");
     r = add_call(b, m, a, model);
