@@ -24,7 +24,10 @@ static void help(FILE *to)
         char left[64];
 
         snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].operands);
-        fprintf(to, "  %-24s %s\n", left, commands[i].summary);
+        if (strlen(left) > 24)
+            fprintf(to, "  %s\n  %-24s %s\n", left, "", commands[i].summary);
+        else
+            fprintf(to, "  %-24s %s\n", left, commands[i].summary);
     }
     fprintf(to,
             "\n'fastchat COMMAND --help' says more about each.\n\n"

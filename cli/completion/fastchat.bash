@@ -78,7 +78,7 @@ _fastchat()
     if ((cword == 1)) || [[ $command == help && $cword == 2 ]]; then
         [[ $cur == -* ]] && i=Options || i=Commands
         COMPREPLY=($(compgen -W '$("$program" --help 2>/dev/null |
-            sed -n "/^$i:/,/^$/ s/^  \([a-z-]*\) .*/\1/p")' -- "$cur"))
+            sed -n "/^$i:/,/^$/ s/^  \([a-z-]\+\) .*/\1/p")' -- "$cur"))
         return
     fi
     while IFS= read -r line; do

@@ -21,7 +21,7 @@ PROGRAM = ""
 STUB = r"""#!/bin/sh
 echo "$*" >>"$0.calls"
 case "$*" in
---help) printf 'Usage: fastchat COMMAND\n\nCommands:\n  act check|dump [FILE]  Do\n  load MODEL   Load it\n  model list | rm NAME...  Do\n\nOptions:\n  --version  x\n\n' ;;
+--help) printf 'Usage: fastchat COMMAND\n\nCommands:\n  act check|dump [FILE]\n              Do\n  load MODEL   Load it\n  model list | rm NAME...  Do\n\nOptions:\n  --version  x\n\n' ;;
 "act --help") printf 'Usage: fastchat act [OPTION...] check|dump [FILE]\n\nDo.\n\nOptions:\n  -n, --number N  how: [many]\n  --to DIR   there\n  --how a|b  so\n  --which MODEL that\n  --flag     yes\n  --help     show\n' ;;
 "load --help") printf 'Usage: fastchat load [OPTION...] MODEL\n\nLoad.\n\nOptions:\n  --runtime-dir DIR  x\n  --help  show\n' ;;
 "model --help") printf 'Usage: fastchat model [OPTION...] list | rm NAME... | verify [NAME...]\n\nDo.\n\nOptions:\n  --dir DIR  x\n  --help  show\n' ;;
@@ -92,7 +92,7 @@ class Case:
         os.symlink(PROGRAM, self.dir + "/bin/fastchat")
         env = dict(self.env, LC_ALL="C")
         listed = run(PROGRAM, "--help", env=env).split("Commands:\n")[1].split("\n\n")[0]
-        commands = [line.split()[0] for line in listed.splitlines()]
+        commands = re.findall(r"^  (\S+)", listed, re.M)
         self.assertIn("status", commands)
         expected = {"fastchat ": commands, "fastchat help ": commands, "fastchat --": ["--help", "--version"]}
         for c in commands:
@@ -104,6 +104,7 @@ class Case:
         self.play()
         files = ["bin", "file.conf", "folder"]
         self.check({
+            "fastchat ": ["act", "load", "model"],
             "fastchat act ": ["check", "dump"],
             "fastchat act --flag c": ["check"],
             "fastchat act --number 3 d": ["dump"],

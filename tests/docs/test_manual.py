@@ -87,7 +87,7 @@ class Form(Case):
 class CommandLine(Case):
     def test_every_command_with_every_option_is_in_its_page(self):
         listed = run(PROGRAM, "--help").stdout.split("Commands:\n")[1].split("\n\n")[0]
-        for command in (line.split()[0] for line in listed.splitlines()):
+        for command in re.findall(r"^  (\S+)", listed, re.M):
             text = self.part("fastchat.1", command, "   ")
             options = run(PROGRAM, command, "--help").stdout.split("\nOptions:\n")[1]
             for letter, name, value in re.findall(r"^  (?:(-\w), )?(--[a-z0-9-]+)(?: (\S+))?", options, re.M):
