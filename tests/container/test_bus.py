@@ -123,7 +123,8 @@ def test_the_example_starts_the_service_with_the_first_call():
         m.sh(f"mkdir -p /usr/local/share/dbus-1/system-services; cp {example} /usr/local/share/dbus-1/system-services/;"
              "busctl call org.freedesktop.DBus / org.freedesktop.DBus ReloadConfig")
         code, text = call(m, "ListModels", user="nobody")
-        assert code == 0 and '"m"' in text and m.state() == "active", text
+        assert code == 0 and '"m"' in text, text
+        until("it is active", lambda: m.state() == "active")
 
 
 def test_it_is_on_the_bus_right_after_a_first_install():
