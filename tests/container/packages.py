@@ -13,8 +13,8 @@ import re
 import shutil
 import subprocess
 
-from rig import CACHE, MIRROR, WORK, Container, do, forget, locked, read
-from service import SOURCE, TICKS, Skip, real_model, until
+from rig import CACHE, WORK, Container, do, forget, locked, read
+from service import SOURCE, TICKS, real_model, until
 
 FIRST = re.search(r"^  version : '([^']+)'", read(os.path.join(SOURCE, "meson.build")), re.M)[1]
 NEXT = re.sub(r"\d+$", lambda m: str(int(m[0]) + 1), FIRST)

@@ -19,7 +19,6 @@ import inspect
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile

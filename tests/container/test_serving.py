@@ -128,7 +128,8 @@ def test_a_machine_without_a_bus_restarts_it_as_well():
 def test_a_full_disk_below_its_state_stops_nothing():
     with Installed() as m:
         m.run("systemctl", "stop", "fastchat")
-        m.sh("mount -t tmpfs -o size=64k none /var/lib/fastchat; chown _fastchat: /var/lib/fastchat; dd if=/dev/zero of=/var/lib/fastchat/full bs=1k 2>/dev/null || true")
+        m.sh("mount -t tmpfs -o size=64k none /var/lib/fastchat; chown _fastchat: /var/lib/fastchat;"
+             "dd if=/dev/zero of=/var/lib/fastchat/full bs=1k 2>/dev/null || true")
         m.run("systemctl", "start", "fastchat")
         m.wait_ready()
         assert m.answer("x") == "short"

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 
-from packages import PLAY, SETTINGS, Installed, model
+from packages import SETTINGS, Installed, model
 from rig import WORK, base, do, run
 from service import until as until_within
 from vm import VM

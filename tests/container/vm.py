@@ -60,7 +60,7 @@ def make_kernel(folder):
 class VM(Commands):
     """A machine whose disk begins as a copy of a folder."""
 
-    def __init__(self, root, memory_mb=2048):
+    def __init__(self, root, memory_mb=1024):
         missing = sorted(package for program, package in PROGRAMS.items() if not shutil.which(program))
         if missing:
             raise Skip("tools/deps.sh vm was not run: missing " + ", ".join(missing))
