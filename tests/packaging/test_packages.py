@@ -48,9 +48,12 @@ def tracked_state():
 
 def environment(place, **more):
     """An empty one but for what finds the compiler and its cache, with room of its own."""
+    cache = os.path.join(place, "cache")
+    os.makedirs(os.path.join(cache, "models"))
     os.makedirs(os.path.join(place, "tmp"))
+    shutil.copy(real_model(), os.path.join(cache, "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "CCACHE_DIR", "CCACHE_BASEDIR", "CCACHE_NOHASHDIR")}
-    return dict(kept, TMPDIR=os.path.join(place, "tmp"), HOME=place, FASTCHAT_CACHE=os.path.dirname(os.path.dirname(real_model())), **more)
+    return dict(kept, TMPDIR=os.path.join(place, "tmp"), HOME=place, FASTCHAT_CACHE=cache, **more)
 
 
 @functools.cache
@@ -69,9 +72,7 @@ def here():
 def as_somebody_else(place):
     """A copy of the tree and of the model, and how to run a program that owns them: for root that is nobody, where nobody can work."""
     tree = os.path.join(place, "another name of the tree")
-    cache = os.path.join(place, "cache/models")
     os.makedirs(tree)
-    os.makedirs(cache)
     listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
     if listed.returncode == 0:
         for name in filter(os.path.lexists, (os.path.join(SOURCE, n) for n in listed.stdout.split("\0") if n)):
@@ -79,10 +80,8 @@ def as_somebody_else(place):
             os.makedirs(os.path.dirname(to), exist_ok=True)
             shutil.copy2(name, to, follow_symlinks=False)
     else:
-        shutil.copytree(SOURCE, tree, symlinks=True, dirs_exist_ok=True, ignore=lambda _, names: [n for n in names if n.startswith("build")])
-    shutil.copy(real_model(), cache)
+        shutil.copytree(SOURCE, tree, symlinks=True, dirs_exist_ok=True, ignore=lambda top, names: [n for n in names if top == SOURCE and n.startswith("build")])
     env = environment(place, DEB_BUILD_OPTIONS="nocheck parallel=1", TZ="Pacific/Kiritimati", LC_ALL="C", LANG="tr_TR.UTF-8", LANGUAGE="tr")
-    env["FASTCHAT_CACHE"] = os.path.dirname(cache)
     env.pop("CCACHE_DIR", None)
     if os.geteuid() != 0 or not os.stat("/dev/null").st_mode & 0o002:
         return tree, env, {}
@@ -94,13 +93,19 @@ def as_somebody_else(place):
 
 @functools.cache
 def there():
-    """The same packages, built by another user in another folder, without git, with another umask, time zone, language and number of processors."""
+    """The same packages, built by another user in another folder and year, without git, with another umask, time zone, language and number of
+    processors."""
     need_tools()
+    clock = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    if not clock:
+        raise Skip("libfaketime is not installed")
     place = os.path.join(folder(), "there")
     os.makedirs(place)
     tree, env, who = as_somebody_else(place)
     out = os.path.join(place, "packages")
-    do(os.path.join(tree, "packaging/deb/build"), out, umask=0o077, env=env, cwd=place, **who)
+    # The times of files stay: ninja compares them with what the kernel set itself.
+    later = {"LD_PRELOAD": clock[0], "FAKETIME": "+500d", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+    do("env", *(f"{k}={v}" for k, v in later.items()), os.path.join(tree, "packaging/deb/build"), out, umask=0o077, env=env, cwd=place, **who)
     return out
 
 
