@@ -738,12 +738,17 @@ def test_a_model_file_that_is_cut_while_it_is_loaded_costs_its_worker_only():
     for _ in range(2 * ROUNDS):
         shutil.copy(good, path)
         with Busy(models=real(path) + ", " + scripted("g", script_file(TMP, "good", play=["fine"])), supervisor=PATIENT, env=PLAIN_CRASHES, ready=False) as s:
-            old = until("the worker loads", lambda: (lambda c: c if c and c["pid"] else None)(s.child("worker", "r")))      # pylint: disable=cell-var-from-loop
+            until("the worker loads", lambda: status_of(s, "r").get("pid"))     # pylint: disable=cell-var-from-loop
             time.sleep(rng.random() * (3 if SANITIZED else 0.5))
             os.truncate(path, rng.randrange(4096, os.path.getsize(good) // 2))
-            with contextlib.suppress(ProcessLookupError):
-                if status_of(s, "r")["state"] == "ready":
-                    os.kill(old["pid"], signal.SIGKILL)         # it was quicker
+
+            def is_failed():
+                child = status_of(s, "r")       # pylint: disable=cell-var-from-loop
+                if child.get("state") == "ready":       # it was quicker
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child["pid"], signal.SIGKILL)
+                return child.get("state") == "failed"
+            until("the model is failed", is_failed)
             failed_for(s, "r", "loading.gguf")
             s.wait_ready()
             assert s.answer("x", model="g") == "fine"
