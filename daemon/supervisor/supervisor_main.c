@@ -82,13 +82,19 @@ static int check(const char *path, int what)
     return put_text(stdout, &text);
 }
 
-/* A child is started by the path that we were, or beside it. */
+/* A child is started by the path that we were, or beside it. Where another
+ * program has been put in our place since we were started, the kernel says so
+ * behind the path. */
 static void find_programs(char *own, size_t own_size, char *worker, size_t worker_size)
 {
+    static const char replaced[] = " (deleted)";
     ssize_t n = readlink("/proc/self/exe", own, own_size - 1);
+    size_t len = n > 0 ? (size_t)n : 0, tail = sizeof replaced - 1;
     const char *slash;
 
-    own[n > 0 ? n : 0] = 0;
+    own[len] = 0;
+    if (len > tail && strcmp(own + len - tail, replaced) == 0 && access(own, F_OK) < 0)
+        own[len - tail] = 0;
     slash = strrchr(own, '/');
     snprintf(worker, worker_size, "%.*s/fastchat-worker", slash ? (int)(slash - own) : 0, own);
     if (access(worker, X_OK) < 0)

@@ -59,6 +59,23 @@ def test_an_upgrade_loses_no_stream_and_refuses_no_connection():
         assert "Z" not in s.processes().values()
 
 
+class ReplacedAtItsStart(Service):
+    """Another program has taken the place of the one that starts, before that one has looked where it is."""
+    wrap = ["sh", "-c", 'exec 7<"$0" && mv "$0.new" "$0" && exec /proc/self/fd/7 "$@"']
+
+
+def test_a_program_that_was_replaced_at_its_start_goes_by_its_path():
+    folder = programs()
+    shutil.copy2(os.path.join(folder, "fastchatd"), os.path.join(folder, "fastchatd.new"))
+    with ReplacedAtItsStart(models=MODEL, programs=folder) as s:
+        assert os.readlink(f"/proc/{s.process.pid}/exe").endswith(" (deleted)")
+        assert s.answer("x") == "short"
+        code, text = s.command("upgrade")
+        assert code == 0, text
+        assert os.readlink(f"/proc/{s.process.pid}/exe") == os.path.join(folder, "fastchatd")
+        assert s.answer("x") == "short"
+
+
 def test_an_upgrade_after_the_other_loses_nothing():
     with Service(models=MODEL, programs=programs()) as s:
         knocker, fds = Knocker(s), None
