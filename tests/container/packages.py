@@ -110,6 +110,10 @@ class Machine(Container):
     def main_pid(self):
         return int(self.show("MainPID"))
 
+    def said(self, text):
+        """Waits until the service's journal has a text: lines take their time to get there."""
+        until(f"the journal has '{text}'", lambda: text in self.journal("-u", "fastchat", "-o", "cat"))
+
     def settings(self, text):
         """Beside the shipped configuration, which stays as it is."""
         self.write(SETTINGS, text)

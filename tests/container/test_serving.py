@@ -47,7 +47,7 @@ def test_a_reload_takes_effect_in_the_same_process_and_a_wrong_one_changes_nothi
         done = m.try_run("systemctl", "reload", "fastchat")
         assert done.returncode != 0 and m.state() == "active" and m.main_pid() == pid
         assert m.answer("x", model="n") == "short"
-        assert SETTINGS in done.stderr + m.journal("-u", "fastchat", "-o", "cat"), done.stderr
+        m.said(SETTINGS)
         m.settings(good)
         m.run("systemctl", "reload", "fastchat")
         until("the other model is gone", lambda: m.chat("x", model="n")[0] == 404)
@@ -79,7 +79,7 @@ def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_refuses_nobody():
             m.kill("STOP", m.main_pid())
             until("systemd has started it anew", lambda: restarts(m) == 1)
         knocked("watchdog", m, act)
-        assert "atchdog timeout" in m.journal("-u", "fastchat", "-o", "cat")
+        m.said("Watchdog timeout")
 
 
 def test_an_upgrade_by_apt_refuses_nobody_and_loses_no_stream():
@@ -110,11 +110,10 @@ def test_it_serves_on_without_a_journal_a_bus_and_polkit():
         m.kill("KILL", child["pid"])
         until("the worker is back", lambda: (m.child("worker") or child)["pid"] not in (0, child["pid"]) and m.child("worker")["state"] == "ready")
         assert m.answer("x") == "short"
+        began = m.run("date", "+%s").strip()
         m.run("systemctl", "start", "systemd-journald.socket", "systemd-journald.service", "dbus.socket", "dbus.service")
         assert m.answer("x") == "short" and m.state() == "active" and restarts(m) == 0
-        m.command("reload")
-        until("it logs again", lambda: "the configuration is in force" in m.journal("-u", "fastchat", "-o", "cat") or
-              m.journal("-u", "fastchat", "FASTCHAT_EVENT=request", "-o", "cat"))
+        until("it logs again", lambda: m.answer("x") and m.journal("-u", "fastchat", "FASTCHAT_EVENT=request", "--since", "@" + began, "-o", "cat"))
 
 
 def test_a_machine_without_a_bus_restarts_it_as_well():
@@ -179,8 +178,7 @@ def test_an_address_in_use_is_named_and_ends_in_no_storm():
             taken = socket.create_server(("127.0.0.1", m.port))
         with taken:
             assert m.try_run("systemctl", "start", "fastchat").returncode != 0
-            text = m.journal("-u", "fastchat", "-o", "cat")
-            assert f"127.0.0.1:{m.port} is in use" in text, text
+            m.said(f"127.0.0.1:{m.port} is in use")
             until("it is left alone", lambda: m.state() == "failed")
             assert restarts(m) <= 10
         m.run("systemctl", "reset-failed", "fastchat")
@@ -200,11 +198,12 @@ def test_the_journal_has_each_event_with_its_fields_its_id_and_words_of_the_cata
         m.kill("KILL", child["pid"])
         until("the worker is back", lambda: m.child("worker")["pid"] not in (0, child["pid"]) and m.child("worker")["state"] == "ready")
         m.answer("x")
+        m.said("starts again")
         rows = [json.loads(line) for line in m.journal("-u", "fastchat", "FASTCHAT_EVENT=restart", "-o", "json").splitlines()]
-        assert rows and rows[-1]["FASTCHAT_CHILD"] == "worker m/0" and rows[-1]["FASTCHAT_MODEL"] == "m" and rows[-1]["MESSAGE_ID"], rows
+        assert rows[-1]["FASTCHAT_CHILD"] == "worker m/0" and rows[-1]["FASTCHAT_MODEL"] == "m" and rows[-1]["MESSAGE_ID"], rows
         words = m.journal("-u", "fastchat", "-x", "MESSAGE_ID=" + rows[-1]["MESSAGE_ID"])
         assert "Subject: worker m/0 will be started again" in words and "Defined-By: fastchat" in words, words
-        assert m.journal("-u", "fastchat", "FASTCHAT_EVENT=request", "FASTCHAT_OUTCOME=ok", "-o", "cat")
+        until("the request's line", lambda: m.journal("-u", "fastchat", "FASTCHAT_EVENT=request", "FASTCHAT_OUTCOME=ok", "-o", "cat"))
         assert PLAY not in m.journal("-u", "fastchat", "FASTCHAT_EVENT=request"), "a request's line says too much"
 
 
