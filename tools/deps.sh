@@ -9,7 +9,7 @@ test="libcriterion-dev clang-14 libclang-rt-14-dev python3 python3-venv curl pro
 static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev"
 package="build-essential dpkg-dev debhelper fakeroot lintian apt-utils gnupg"
 root="mmdebstrap"
-container="dpkg-dev mmdebstrap systemd-container zstd"
+container="dpkg-dev iproute2 mmdebstrap systemd-container zstd"
 vm="e2fsprogs qemu-system-x86"
 valgrind="valgrind libc6-dbg"
 

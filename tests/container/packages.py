@@ -70,6 +70,8 @@ def repository(name="both"):
             for folder, versions in {"first": (FIRST, "model"), "both": (FIRST, NEXT, "model")}.items():
                 do(os.path.join(SOURCE, "packaging/deb/repo"), "--url", "file:" + PLACE, f"{kept}.new/{folder}",
                    *[d for v in versions for d in debs[v]])
+            for folder in debs:
+                shutil.rmtree(f"{kept}.new/{folder}")
             os.rename(kept + ".new", kept)
     return os.path.join(kept, name)
 

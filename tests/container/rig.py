@@ -31,12 +31,12 @@ from service import BUILD, CEILING, NotHere, Skip, until    # noqa: E402  pylint
 CACHE = os.path.join(BUILD, "container")
 WORK = os.path.join(CACHE, "work")      # where this process, and nobody else, sees a file system in memory
 HERE = "FASTCHAT_RIG_INSIDE"            # set in the process in its namespaces
-ROOT = ["systemd-sysv"]                 # beside what apt needs
+ROOT = ["iproute2", "systemd-sysv"]                 # beside what apt needs
 # What tests install: each with all that it needs, in a repository of its own.
 MIRROR = ["autopkgtest", "ca-certificates", "curl", "dbus", "dpkg-dev", "libcjson1", "libconfig9", "libcurl4", "libutf8proc2", "polkitd"]
 MASKED = ["apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dpkg-db-backup.timer", "e2scrub_all.timer",
           "fstrim.timer", "getty@tty1.service", "systemd-timesyncd.service"]
-PROGRAMS = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "dpkg-scanpackages": "dpkg-dev", "nsenter": "util-linux",
+PROGRAMS = {"dpkg-scanpackages": "dpkg-dev", "ip": "iproute2", "mmdebstrap": "mmdebstrap", "nsenter": "util-linux", "systemd-nspawn": "systemd-container",
             "unshare": "util-linux", "zstd": "zstd"}
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
@@ -267,6 +267,28 @@ class Inside(http.client.HTTPConnection):
         self.sock = self.container.dial()
 
 
+class Wire:
+    """A network between machines that nobody else is in: `with Wire() as wire:`, then Container(wire=wire). The first is 10.99.0.1."""
+
+    option = "--network-bridge=wire"
+
+    def __enter__(self):
+        self.holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        self.inside, self.n = ["nsenter", "-t", str(self.holder.pid), "-n"], 0
+        until("it has a network of its own", lambda: os.readlink(f"/proc/{self.holder.pid}/ns/net") != os.readlink("/proc/self/ns/net"))
+        do(*self.inside, "ip", "link", "add", "wire", "type", "bridge")
+        do(*self.inside, "ip", "link", "set", "wire", "up")
+        return self
+
+    def __exit__(self, kind, value, tb):
+        self.holder.kill()
+        self.holder.wait()
+
+    def next_address(self):
+        self.n += 1
+        return f"10.99.0.{self.n}"
+
+
 class Commands:
     """What one does on a machine, by its try_run()."""
 
@@ -302,15 +324,16 @@ class Container(Commands, service.Service):
 
     layers    folders over the root, topmost first
     binds     {path inside: folder outside}, read-only
+    wire      a Wire to other machines; else there is no network
     """
 
     count = 0
 
-    def __init__(self, layers=(), binds=None, port=8000):       # pylint: disable=super-init-not-called
+    def __init__(self, layers=(), binds=None, port=8000, wire=None):    # pylint: disable=super-init-not-called
         Container.count += 1
         self.name = f"c{Container.count}"
         self.dir = os.path.join(WORK, self.name)
-        self.layers, self.binds, self.port = list(layers), dict(binds or {}), port
+        self.layers, self.binds, self.port, self.wire = list(layers), dict(binds or {}), port, wire
         self.runtime = "/run/fastchat"
         self.leader = self.nspawn = self.cgroup = None
 
@@ -340,8 +363,9 @@ class Container(Commands, service.Service):
         binds = [f"--bind-ro={outside}:{inside}" for inside, outside in {"/mirror": mirror, **self.binds}.items()]
         with open(self.dir + "/console.log", "wb") as log:
             self.nspawn = subprocess.Popen(
-                ["systemd-nspawn", "-q", "-D", self.dir + "/root", "--machine=" + self.name, "--register=no", "--keep-unit",
-                 "--console=read-only", "--private-network", "--link-journal=no", *binds, "-b"],
+                [*(self.wire.inside if self.wire else []), "systemd-nspawn", "-q", "-D", self.dir + "/root", "--machine=" + self.name,
+                 "--register=no", "--keep-unit", "--console=read-only", self.wire.option if self.wire else "--private-network",
+                 "--link-journal=no", *binds, "-b"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ, SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"),
                 preexec_fn=lambda: join_cgroup(self.cgroup))
 
@@ -353,6 +377,8 @@ class Container(Commands, service.Service):
                     return int(pid)
             return None
         self.leader = until("systemd runs in the container", probe)
+        if self.wire:
+            self.sh(f"ip addr add {self.wire.next_address()}/24 dev host0; ip link set host0 up")
         state = self.try_run("systemctl", "is-system-running", "--wait").stdout.strip()
         assert state in ("running", "degraded"), state
         return self
