@@ -31,7 +31,7 @@ from service import BUILD, CEILING, NotHere, Skip, until    # noqa: E402  pylint
 CACHE = os.path.join(BUILD, "container")
 WORK = os.path.join(CACHE, "work")      # where this process, and nobody else, sees a file system in memory
 HERE = "FASTCHAT_RIG_INSIDE"            # set in the process in its namespaces
-ROOT = ["iproute2", "systemd-sysv"]                 # beside what apt needs
+ROOT = ["iproute2", "systemd-sysv"]     # beside what apt needs
 # What tests install: each with all that it needs, in a repository of its own.
 MIRROR = ["autopkgtest", "ca-certificates", "curl", "dbus", "dpkg-dev", "libcjson1", "libconfig9", "libcurl4", "libutf8proc2", "polkitd"]
 MASKED = ["apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dpkg-db-backup.timer", "e2scrub_all.timer",

@@ -35,7 +35,7 @@ class Skip(Exception):
 
 
 class NotHere(Exception):
-    """What the test is about is not in this build, whatever is installed; counted as skipped."""
+    """What the test is about is not in this build, or can not be for whoever runs it, whatever is installed; counted as skipped."""
 
 
 def until(what, probe, ceiling=CEILING, step=0.02):
@@ -422,7 +422,7 @@ def run(names):
             word = "ok"
         except NotHere as e:
             skipped += 1
-            word = f"not in this build: {e}"
+            word = f"not here: {e}"
         except Skip as e:
             if os.environ.get("CI") == "true":
                 failed += 1
