@@ -113,8 +113,9 @@ class Machine(Container):
         return int(self.show("MainPID"))
 
     def said(self, text):
-        """Waits until the service's journal has a text: lines take their time to get there."""
-        until(f"the journal has '{text}'", lambda: text in self.journal("-u", "fastchat", "-o", "cat"))
+        """Waits until the journal has a text. Lines take their time to get there, and whose they are is not known of a process that has
+        ended meanwhile: so all of it is searched."""
+        until(f"the journal has '{text}'", lambda: text in self.journal("-o", "cat"))
 
     def settings(self, text):
         """Beside the shipped configuration, which stays as it is."""
