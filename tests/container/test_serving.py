@@ -9,16 +9,16 @@ from service import Knocker, streams_over, until
 UNIT = "fastchat.service"
 
 
-def knocked(what, m, act, fine=(200, 503)):
+def knocked(what, m, act, crashes=0):
     """No connection is refused while `act` happens; prints the worst wait."""
-    knocker = Knocker(m, fine)
+    knocker = Knocker(m, (200, 503), crashes)
     until("it knocks", lambda: knocker.n > 100 or knocker.errors)
     act()
     m.wait_ready()
     n = knocker.n
     until("it knocks after it", lambda: knocker.n > n + 100 or knocker.errors)
     knocker.done()
-    print(f"{what}: {knocker.n} connections, 0 refused, worst wait {knocker.worst * 1000:.0f} ms")
+    print(f"{what}: {knocker.n} connections, 0 refused, {knocker.cut} cut by the crash, worst wait {knocker.worst * 1000:.0f} ms")
 
 
 def restarts(m):
@@ -65,7 +65,7 @@ def test_a_supervisor_that_is_killed_comes_back_and_refuses_nobody():
             old = m.main_pid()
             m.kill("KILL", old)
             until("systemd has started it anew", lambda: restarts(m) == 1 and m.main_pid() not in (0, old))
-        knocked("kill -9", m, act)
+        knocked("kill -9", m, act, crashes=1)
 
 
 def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_refuses_nobody():
@@ -78,7 +78,7 @@ def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_refuses_nobody():
         def act():
             m.kill("STOP", m.main_pid())
             until("systemd has started it anew", lambda: restarts(m) == 1)
-        knocked("watchdog", m, act)
+        knocked("watchdog", m, act, crashes=1)
         m.said("Watchdog timeout")
 
 

@@ -333,10 +333,12 @@ def script_file(folder, name, **script):
 
 
 class Knocker:
-    """A client that connects every millisecond and asks for a word on each connection. `fine` are the answers that it may get."""
+    """A client that connects every millisecond and asks for a word on each connection. `fine` are the answers that it may get, `crashes` how
+    often the process that has accepted a connection is killed: that one ends with it, whoever listens on."""
 
-    def __init__(self, s, fine=(200,)):
+    def __init__(self, s, fine=(200,), crashes=0):
         self.s, self.n, self.worst, self.errors, self.stopped = s, 0, 0.0, [], threading.Event()
+        self.cut, self.crashes = 0, crashes
         self.fine = tuple(b"HTTP/1.1 %d " % code for code in fine)
         self.threads = [threading.Thread(target=self.knock, daemon=True) for _ in range(2)]
         for t in self.threads:
@@ -351,20 +353,28 @@ class Knocker:
                     got = b""
                     while chunk := c.recv(4096):
                         got += chunk
-                if not got.startswith(self.fine):
+                if self.crashes and not got:
+                    self.cut += 1
+                elif not got.startswith(self.fine):
                     self.errors.append(got[:200])
                 self.n += 1
+            except (ConnectionResetError, BrokenPipeError) as e:
+                if self.crashes:
+                    self.cut += 1
+                else:
+                    self.errors.append(e)
             except OSError as e:
                 self.errors.append(e)
             self.worst = max(self.worst, time.monotonic() - began)
             time.sleep(0.001)
 
     def done(self):
-        """No connection was refused, none was without an answer."""
+        """No connection was refused, none was without an answer but those that a crash cut: one of each thread at most."""
         self.stopped.set()
         for t in self.threads:
             t.join(CEILING)
         assert not self.errors, (len(self.errors), self.n, self.errors[:3])
+        assert self.cut <= self.crashes * len(self.threads), self.cut
         assert self.n > 100, self.n
 
 
