@@ -393,6 +393,19 @@ static int connect_unix(const struct address *a, int *ret, struct err *err)
     return 0;
 }
 
+void address_watch(int fd, unsigned silent_ms, unsigned away_ms)
+{
+    enum { PROBES = 4 };
+    const int one = 1, probes = PROBES, idle_s = (int)(silent_ms / 2000), interval_s = idle_s / PROBES;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &away_ms, sizeof away_ms);
+}
+
 int address_connect(const struct address *a, int *ret, struct err *err)
 {
     CLEANUP(addrinfo_free) struct addrinfo *list = NULL;

@@ -35,6 +35,14 @@ int address_parse(const char *text, struct address *ret, struct err *err);
 int address_listen(const struct address *a, int backlog, mode_t mode, gid_t group, int *ret,
                    struct err *err);
 
+/* For a TCP socket, listening ones hand it on: bytes go at once, and the
+ * connection ends once the other host has been out of reach for about that long,
+ * whether it is silent or bytes are on their way. (Probes find a host that
+ * vanished under a silent stream; while bytes are on their way there are none,
+ * and the kernel would go on sending for a quarter of an hour.) On a Unix socket
+ * nothing happens. */
+void address_watch(int fd, unsigned silent_ms, unsigned away_ms);
+
 /* A blocking connected socket, or -errno with a sentence. */
 int address_connect(const struct address *a, int *ret, struct err *err);
 

@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "ipc/address.h"
 #include "ipc/http_call.h"
 #include "ipc/loop.h"
 
@@ -22,7 +23,6 @@
 #include <errno.h>
 #include <llhttp/llhttp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -331,13 +331,15 @@ static void call_connected(struct call *call)
     call_send(call);
 }
 
+/* A worker may be silent for minutes; that its host is there the kernel says. */
+enum { AWAY_MS = 40000 };
+
 /* A new connection to the call's peer; -EAGAIN: its backlog is full. */
 static int call_connect(struct call *call)
 {
     struct http_client *c = call->client;
     struct peer *peer = call->peer;
     struct conn *conn = calloc(1, sizeof *conn);
-    const int one = 1;
     int r = 0;
 
     if (!conn)
@@ -349,8 +351,8 @@ static int call_connect(struct call *call)
     conn->io.fd = socket(peer->to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (conn->io.fd < 0 || (connect(conn->io.fd, &peer->to.any, peer->len) < 0 && errno != EINPROGRESS))
         r = -errno;
-    else if (peer->to.any.sa_family != AF_UNIX)
-        setsockopt(conn->io.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    else
+        address_watch(conn->io.fd, AWAY_MS, AWAY_MS);
     if (r == 0)
         r = loop_add(c->loop, &conn->io, EPOLLIN | EPOLLOUT);
     if (r < 0) {
@@ -358,8 +360,6 @@ static int call_connect(struct call *call)
         free(conn);
         return r;
     }
-    if (peer->to.any.sa_family != AF_UNIX)
-        setsockopt(conn->io.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     peer->n_users++;
     call->conn = conn;
     if (peer->to.any.sa_family == AF_UNIX)

@@ -12,13 +12,13 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "ipc/address.h"
 #include "ipc/http_conn.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -1022,10 +1022,10 @@ static void replace_listener(struct http_server *s, int fd)
     }
 }
 
+enum { SILENT_MS = 120000 };
+
 int http_server_listen(struct http_server *s, int fd, struct err *err)
 {
-    const int one = 1, idle_s = 60, interval_s = 15, count = 4;
-    const unsigned silent_ms = (unsigned)(s->config.limits.stall_us / 1000);
     struct listener *l = NULL;
     int r;
 
@@ -1044,16 +1044,7 @@ int http_server_listen(struct http_server *s, int fd, struct err *err)
         free(l);
         return err_errno(err, r, "HTTP server: listening socket %d", fd);
     }
-    /* Accepted sockets inherit these; on a Unix socket they fail and do no harm.
-     * Keep-alive probes find hosts that vanished under a silent stream. While
-     * bytes are on their way there are no probes, and the kernel would go on
-     * sending them for a quarter of an hour: the last option ends that. */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
+    address_watch(fd, SILENT_MS, (unsigned)(s->config.limits.stall_us / 1000));
     l->next = s->listeners;
     s->listeners = l;
     return 0;

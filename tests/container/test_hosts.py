@@ -4,7 +4,7 @@ import json
 
 from packages import PLAY, Installed
 from rig import Wire, run
-from service import together, until
+from service import events, together, until
 
 WORKER = """supervisor = {{ parts = "workers"; }};
 models = ( {{ name = "far"; device = "scripted"; path = "{play}"; parallel = 256; queue = 300; controllers = ( "10.99.0.1:21001" );
@@ -61,6 +61,14 @@ def test_a_host_that_is_cut_off_costs_its_models_alone_until_it_is_back():
         back.sh("ip link set host0 up")
         until("it serves again", lambda: far(front))
         assert back.show("NRestarts", "fastchat-worker@far.service") == "0"
+
+
+def test_an_answer_that_comes_from_a_host_that_is_cut_off_ends_in_an_error():
+    with hosts() as (front, back), front.stream("go on", model="far") as r:
+        assert r.readline().startswith(b"data: ")
+        back.sh("ip link set host0 down")
+        rest = list(events(r))
+        assert "error" in rest[-1], rest[-3:]
 
 
 run(globals())
