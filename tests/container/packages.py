@@ -14,7 +14,7 @@ import shutil
 import subprocess
 
 from rig import CACHE, WORK, Container, do, forget, locked, read
-from service import SOURCE, TICKS, real_model, until
+from service import SOURCE, TICKS, of_git, real_model, until
 
 FIRST = re.search(r"^  version : '([^']+)'", read(os.path.join(SOURCE, "meson.build")), re.M)[1]
 NEXT = re.sub(r"\d+$", lambda m: str(int(m[0]) + 1), FIRST)
@@ -31,9 +31,9 @@ def model(name, extra=""):
 @functools.cache
 def tree():
     """A number for all that packages are made of, when this process first asked."""
-    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
-    if listed.returncode == 0:
-        names = listed.stdout.split("\0")
+    listed = of_git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is not None:
+        names = listed.split("\0")
     else:
         names = [os.path.relpath(os.path.join(folder, name), SOURCE) for folder, _, files in os.walk(SOURCE) for name in files]
     total = hashlib.sha256("".join(inspect.getsource(x) for x in (build, repository)).encode())

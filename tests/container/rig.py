@@ -106,6 +106,12 @@ def join_cgroup(path):
         f.write("0")
 
 
+def begin_machine(cgroup):
+    """In the process that becomes it: a group of its own, and no nice of the tests' own."""
+    join_cgroup(cgroup)
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
+
+
 def enter():
     """Runs this test program again as the first process of new namespaces; does not return."""
     cgroup = make_cgroup()
@@ -367,7 +373,7 @@ class Container(Commands, service.Service):
                  "--register=no", "--keep-unit", "--console=read-only", self.wire.option if self.wire else "--private-network",
                  "--link-journal=no", *binds, "-b"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ, SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="1"),
-                preexec_fn=lambda: join_cgroup(self.cgroup))
+                preexec_fn=lambda: begin_machine(self.cgroup))
 
         def probe():
             if self.nspawn.poll() is not None:

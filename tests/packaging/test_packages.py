@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
-from service import SOURCE, NotHere, Skip, real_model, run          # noqa: E402  pylint: disable=wrong-import-position
+from service import SOURCE, NotHere, Skip, of_git, real_model, run          # noqa: E402  pylint: disable=wrong-import-position
 
 DEB = os.path.join(SOURCE, "packaging/deb")
 TOOLS = {"dh": "debhelper", "dpkg-buildpackage": "dpkg-dev", "lintian": "lintian", "apt-ftparchive": "apt-utils", "gpg": "gnupg"}
@@ -41,9 +41,7 @@ def do(*words, **kw):
 
 def tracked_state():
     """What git says about the tree, ignored files of the Debian folder too; None where there is no git."""
-    got = subprocess.run(["git", "-C", SOURCE, "status", "--porcelain", "--ignored=matching", "--", "packaging", "debian", "meson.build", "obj-*"],
-                         capture_output=True, text=True)
-    return got.stdout if got.returncode == 0 else None
+    return of_git("status", "--porcelain", "--ignored=matching", "--", "packaging", "debian", "meson.build", "obj-*")
 
 
 def environment(place, **more):
@@ -73,9 +71,9 @@ def as_somebody_else(place):
     """A copy of the tree and of the model, and how to run a program that owns them: for root that is nobody, where nobody can work."""
     tree = os.path.join(place, "another name of the tree")
     os.makedirs(tree)
-    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True)
-    if listed.returncode == 0:
-        for name in filter(os.path.lexists, (os.path.join(SOURCE, n) for n in listed.stdout.split("\0") if n)):
+    listed = of_git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is not None:
+        for name in filter(os.path.lexists, (os.path.join(SOURCE, n) for n in listed.split("\0") if n)):
             to = os.path.join(tree, os.path.relpath(name, SOURCE))
             os.makedirs(os.path.dirname(to), exist_ok=True)
             shutil.copy2(name, to, follow_symlinks=False)

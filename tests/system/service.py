@@ -57,6 +57,15 @@ def scratch():
     return path
 
 
+def of_git(*words):
+    """What git prints about the tree, or None where there is no git or none of its folders."""
+    try:
+        got = subprocess.run(["git", "-C", SOURCE, *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return got.stdout if got.returncode == 0 else None
+
+
 GIVEN_PORTS = set()
 
 
