@@ -56,7 +56,7 @@ class Machine(Container):
 
     def caged(self, script):
         """A shell where the service is: its user, its mounts, its groups."""
-        return self.try_run("nsenter", "-t", self.show("MainPID"), "--mount", "sh", "-c",
+        return self.try_run("nsenter", "-t", self.show("MainPID"), "--mount", "--root", "sh", "-c",
                             f"setpriv --reuid=_fastchat --regid=_fastchat --clear-groups sh -c '{script}'")
 
 
@@ -190,7 +190,7 @@ def test_workers_for_another_host_are_a_unit_of_their_own():
         c.run("systemctl", "reload", unit)
         assert [child["role"] for child in json.loads(c.run("fastchat", "status", "--json", "--runtime-dir", "/run/fastchat-worker/gpu-0"))["children"]] == ["worker"]
         group = f"/sys/fs/cgroup/system.slice/{unit}"
-        made = c.try_run("nsenter", "-t", c.show("MainPID", unit), "--mount", "setpriv", "--reuid=_fastchat", "--regid=_fastchat", "--clear-groups",
+        made = c.try_run("nsenter", "-t", c.show("MainPID", unit), "--mount", "--root", "setpriv", "--reuid=_fastchat", "--regid=_fastchat", "--clear-groups",
                          "mkdir", group + "/leaf")
         assert made.returncode == 0, made
         c.run("systemctl", "restart", unit)
