@@ -35,7 +35,7 @@ def tree():
     if listed is not None:
         names = listed.split("\0")
     else:
-        names = [os.path.relpath(os.path.join(folder, name), SOURCE) for folder, _, files in os.walk(SOURCE) for name in files]
+        names = [os.path.relpath(os.path.join(folder, name), SOURCE) for folder, _, files in os.walk(SOURCE) for name in files if "__pycache__" not in folder]
     total = hashlib.sha256("".join(inspect.getsource(x) for x in (build, repository)).encode())
     for name in sorted(names):
         path = os.path.join(SOURCE, name)

@@ -78,7 +78,7 @@ def as_somebody_else(place):
             os.makedirs(os.path.dirname(to), exist_ok=True)
             shutil.copy2(name, to, follow_symlinks=False)
     else:
-        shutil.copytree(SOURCE, tree, symlinks=True, dirs_exist_ok=True, ignore=lambda top, names: [n for n in names if top == SOURCE and n.startswith("build")])
+        shutil.copytree(SOURCE, tree, symlinks=True, dirs_exist_ok=True, ignore=lambda top, names: [n for n in names if n == "__pycache__" or (top == SOURCE and n.startswith("build"))])
     env = environment(place, DEB_BUILD_OPTIONS="nocheck parallel=1", TZ="Pacific/Kiritimati", LC_ALL="C", LANG="tr_TR.UTF-8", LANGUAGE="tr")
     env.pop("CCACHE_DIR", None)
     if os.geteuid() != 0 or not os.stat("/dev/null").st_mode & 0o002:
