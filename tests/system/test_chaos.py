@@ -272,7 +272,8 @@ def test_many_kills_at_once_leave_the_service_whole():
 
 
 # A crash is one, whatever the sanitizer would like to say to it.
-PLAIN_CRASHES = {"ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "handle_segv=0:handle_sigbus=0:handle_abort=0")))}
+PLAIN_CRASHES = {name: ":".join(filter(None, (os.environ.get(name), "handle_segv=0:handle_sigbus=0:handle_abort=0")))
+                 for name in ("ASAN_OPTIONS", "TSAN_OPTIONS")}
 
 
 def test_a_child_that_crashes_by_itself_is_replaced():
