@@ -132,7 +132,7 @@ static int resolve_redirect(const char *from, const char *location, struct buf *
     char before[16], after[16];
 
     url_part(u, CURLUPART_SCHEME, 0, before, sizeof before);
-    if (!u || !location[0] || curl_url_set(u, CURLUPART_URL, location, 0) != CURLUE_OK ||
+    if (!u || !location[0] || curl_url_set(u, CURLUPART_URL, location, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
         curl_url_get(u, CURLUPART_URL, &text, 0) != CURLUE_OK)
         return err_set(err, -EPROTO, "%.200s: is redirected to no address", from);
     url_part(u, CURLUPART_SCHEME, 0, after, sizeof after);
