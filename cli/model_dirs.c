@@ -1,17 +1,11 @@
 #include "cli/model_dirs.h"
 
-#include "daemon/supervisor/config.h"
+#include "cli/setting_rows.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const defaults[CONFIG_N_KEYS] = {
-#define CONFIG(section, key, type, applies, def, unit, min, max, doc) def,
-#include "daemon/supervisor/config.def"
-#undef CONFIG
-};
 
 /* One of the folders, with $NAME or ~ in front; "" when that holds no absolute path. */
 static void resolve(const char *text, size_t n, char *out, size_t size)
@@ -33,7 +27,7 @@ static void resolve(const char *text, size_t n, char *out, size_t size)
 
 bool model_dirs_each(bool (*fn)(const char *folder, void *user), void *user)
 {
-    for (const char *at = defaults[SUPERVISOR_model_dirs]; *at;) {
+    for (const char *at = setting_rows[SUPERVISOR_model_dirs].def; *at;) {
         size_t n = strcspn(at, ":");
         char folder[PATH_MAX];
 

@@ -43,7 +43,7 @@ static void drop(struct peer *p)
     fd_close(STEAL_FD(p->fd));
 }
 
-static int say(struct peer *p, enum control_type type, const char *text)
+int admin_say(int fd, enum control_type type, const char *text)
 {
     BUF_LOCAL json = BUF_INIT;
     struct json_writer w = json_writer(&json);
@@ -55,15 +55,15 @@ static int say(struct peer *p, enum control_type type, const char *text)
     json_close(&w, '}');
     if (json.failed)
         return -ENOMEM;
-    return type == CONTROL_REPLY ? control_send_memfd(p->fd, type, buf_str(&json), json.len, NULL)
-                                 : control_send_json(p->fd, type, buf_str(&json));
+    return type == CONTROL_REPLY ? control_send_memfd(fd, type, buf_str(&json), json.len, NULL)
+                                 : control_send_json(fd, type, buf_str(&json));
 }
 
 static void on_answer(struct waiter *w, int result, const char *text)
 {
     struct peer *p = (struct peer *)((char *)w - offsetof(struct peer, waiter));
 
-    if (say(p, result ? CONTROL_ERROR : CONTROL_REPLY, text))
+    if (admin_say(p->fd, result ? CONTROL_ERROR : CONTROL_REPLY, text))
         drop(p);
 }
 
@@ -75,11 +75,11 @@ static int take_command(struct peer *p, const struct control_frame *f, struct er
 
     if (json_parse(f->payload, f->len, NULL, &tree, err) || json_get_string(tree, "command", &name, err) < 0 ||
         json_get_string(tree, "model", &model, err) < 0)
-        return say(p, CONTROL_ERROR, err_text(err));
+        return admin_say(p->fd, CONTROL_ERROR, err_text(err));
     if (p->waiter.command != COMMAND_NONE)
-        return say(p, CONTROL_ERROR, "this connection waits for an earlier command");
+        return admin_say(p->fd, CONTROL_ERROR, "this connection waits for an earlier command");
     if (command_begin(p->admin->sup, &p->waiter, command_of(name), model, &why))
-        return say(p, CONTROL_ERROR, buf_str(&why));
+        return admin_say(p->fd, CONTROL_ERROR, buf_str(&why));
     return 0;
 }
 

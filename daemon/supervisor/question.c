@@ -9,19 +9,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { MAX_TEXT = 10000 };
-
 static int refuse(int fd, const char *text)
 {
-    BUF_LOCAL json = BUF_INIT;
-    struct json_writer w = json_writer(&json);
-    size_t len = strlen(text);
-
-    json_open(&w, '{');
-    json_key(&w, "message");
-    json_strn(&w, text, len < MAX_TEXT ? len : MAX_TEXT);
-    json_close(&w, '}');
-    return json.failed ? -ENOMEM : control_send_json(fd, CONTROL_ERROR, buf_str(&json));
+    return admin_say(fd, CONTROL_ERROR, text);
 }
 
 static int reply(int fd, const struct buf *json)

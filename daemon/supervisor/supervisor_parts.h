@@ -205,6 +205,8 @@ enum command command_of(const char *name);
 /* admin.c: RUNTIME/control.sock. listener: the socket, -1: it is bound. */
 int admin_open(struct supervisor *s, int listener, struct admin **ret, struct err *err);
 void admin_close(struct admin *a);                  /* NULL is fine */
+/* A sentence for whoever is at the other end; one that is very long is cut. */
+int admin_say(int fd, enum control_type type, const char *text);
 /* Makes the socket's file anew if it is gone. */
 void admin_mend(struct admin *a);
 /* For an upgrade: the socket, and who waits for the end of something. */
