@@ -296,7 +296,14 @@ class Wire:
 
 
 class Commands:
-    """What one does on a machine, by its try_run()."""
+    """What one does on a machine, by its boot() and try_run()."""
+
+    def __enter__(self):
+        try:
+            return self.boot()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
 
     def run(self, *words):
         """What it printed; a failure is the test's."""
@@ -317,6 +324,10 @@ class Commands:
 
     def kill(self, name, pid):
         self.sh(f"kill -{name} {pid}")
+
+    def drop_in(self, text, unit="fastchat.service"):
+        self.write(f"/etc/systemd/system/{unit}.d/test.conf", text)
+        self.run("systemctl", "daemon-reload")
 
     def apt(self, *words):
         return self.run("apt-get", "-q", "-y", *words)
@@ -342,13 +353,6 @@ class Container(Commands, service.Service):
         self.layers, self.binds, self.port, self.wire = list(layers), dict(binds or {}), port, wire
         self.runtime = "/run/fastchat"
         self.leader = self.nspawn = self.cgroup = None
-
-    def __enter__(self):
-        try:
-            return self.boot()
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
 
     def __exit__(self, kind, value, tb):
         try:

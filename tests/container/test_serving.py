@@ -70,8 +70,7 @@ def test_a_supervisor_that_is_killed_comes_back_and_refuses_nobody():
 
 def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_refuses_nobody():
     with Installed() as m:
-        m.write(f"/etc/systemd/system/{UNIT}.d/soon.conf", "[Service]\nWatchdogSec=2\n")
-        m.run("systemctl", "daemon-reload")
+        m.drop_in("[Service]\nWatchdogSec=2\n")
         m.run("systemctl", "restart", "fastchat")
         m.wait_ready()
 
@@ -148,8 +147,7 @@ def test_a_full_disk_below_the_journal_stops_nothing():
 
 def test_descriptors_that_run_out_cost_only_the_clients_over_the_limit():
     with Installed() as m:
-        m.write(f"/etc/systemd/system/{UNIT}.d/few.conf", "[Service]\nLimitNOFILE=64\n")
-        m.run("systemctl", "daemon-reload")
+        m.drop_in("[Service]\nLimitNOFILE=64\n")
         m.run("systemctl", "restart", "fastchat")
         m.wait_ready()
         held = [m.dial() for _ in range(100)]

@@ -50,10 +50,6 @@ class Machine(Container):
     def serves(self):
         return self.chat("hi")[0] == 200
 
-    def drop_in(self, text, unit="fastchat.service"):
-        self.write(f"/etc/systemd/system/{unit}.d/test.conf", text)
-        self.run("systemctl", "daemon-reload")
-
     def caged(self, script):
         """A shell where the service is: its user, its mounts, its groups."""
         return self.try_run("nsenter", "-t", self.show("MainPID"), "--mount", "--root", "sh", "-c",

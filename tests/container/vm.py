@@ -12,7 +12,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 
 from rig import WORK, Commands, do, inspect, read, recipe, unpacked
@@ -69,13 +68,6 @@ class VM(Commands):
         self.dir = tempfile.mkdtemp(dir=WORK)
         self.root, self.memory_mb = root, memory_mb
         self.qemu = self.line = None
-
-    def __enter__(self):
-        try:
-            return self.boot()
-        except BaseException:
-            self.__exit__(*sys.exc_info())
-            raise
 
     def __exit__(self, kind, value, tb):
         try:
