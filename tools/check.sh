@@ -105,13 +105,12 @@ fuzz_all() {    # fuzz_all SECONDS [NAME…]
     done
 }
 # The programs that have threads, at their tests. Criterion does not start under TSan: what only its tests reach of the engine is
-# in gen-threads. Each process writes its reports to a file, so that none is lost with a child that was killed. A child that is told
-# to end at once does not wait for the thread that loads its model, which is no race.
+# in gen-threads. Each process writes its reports to a file, so that none is lost with a child that was killed.
 threads() {
     reports=$PWD/build-tsan/reports
     rm -rf "$reports"
     mkdir -p "$reports"
-    export TSAN_OPTIONS="log_path=$reports/race exitcode=66 report_thread_leaks=0"
+    export TSAN_OPTIONS="log_path=$reports/race exitcode=66 suppressions=$PWD/tools/tsan.supp print_suppressions=0"
     run_tests build-tsan --suite system --suite threads --timeout-multiplier 4
     unset TSAN_OPTIONS
     step "no race" no_reports "$reports"
