@@ -15,6 +15,7 @@
 #define CONV_CONV_H
 
 #include "base/cleanup.h"
+#include "base/span.h"
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>
@@ -29,12 +30,6 @@ struct json_writer;
 struct conv_message {
     const char *role;               /* "system", "user", "assistant" */
     const char *content;            /* NULL reads as "" */
-};
-
-struct conv_span {
-    const char *text;               /* no NUL behind it */
-    size_t len;
-    bool trusted;
 };
 
 /* NULL when there is none of that name. */
@@ -54,7 +49,7 @@ const char *const *conv_names(void);
  * wherever it stands (the last one wins), and a turn without text is left open; in those that
  * follow a model file (smollm2, chatml) it is a turn where it stands, and all turns end. */
 int conv_render(const struct conv_template *t, const struct conv_message *messages, size_t n,
-                bool open_answer, struct arena *a, struct conv_span **ret, size_t *ret_n,
+                bool open_answer, struct arena *a, struct text_span **ret, size_t *ret_n,
                 struct err *err);
 /* Strings that end an answer besides the model's end tokens; NULL-ended, may
  * be empty. */

@@ -262,9 +262,9 @@ static void render_turns(struct render *r, struct text system, const struct turn
         add_turn(r, &turns[i], i - from);
 }
 
-static int join(struct render *r, struct conv_span **ret, size_t *ret_n)
+static int join(struct render *r, struct text_span **ret, size_t *ret_n)
 {
-    struct conv_span *spans = arena_array(r->a, r->n + 1, sizeof *spans);
+    struct text_span *spans = arena_array(r->a, r->n + 1, sizeof *spans);
     char *text = arena_alloc(r->a, r->bytes + 1);
     size_t n = 0;
 
@@ -277,7 +277,7 @@ static int join(struct render *r, struct conv_span **ret, size_t *ret_n)
         if (n && spans[n - 1].trusted == p->trusted && p->trusted)
             spans[n - 1].len += p->len;
         else
-            spans[n++] = (struct conv_span){ text, p->len, p->trusted };
+            spans[n++] = (struct text_span){ text, p->len, p->trusted };
         text += p->len;
     }
     *ret = spans;
@@ -286,7 +286,7 @@ static int join(struct render *r, struct conv_span **ret, size_t *ret_n)
 }
 
 int conv_render(const struct conv_template *t, const struct conv_message *messages, size_t n,
-                bool open_answer, struct arena *a, struct conv_span **ret, size_t *ret_n,
+                bool open_answer, struct arena *a, struct text_span **ret, size_t *ret_n,
                 struct err *err)
 {
     struct render r = { .t = t, .style = conv_style_facts(t->style), .a = a };

@@ -36,7 +36,7 @@ void engine_close(struct engine *e)
 const struct engine_info *engine_info(const struct engine *e) { return &e->info; }
 void engine_stats(struct engine *e, struct engine_stats *ret) { e->ops->stats(e, ret); }
 
-int engine_tokenize(struct engine *e, const struct conv_span *spans, size_t n_spans, bool add_special,
+int engine_tokenize(struct engine *e, const struct text_span *spans, size_t n_spans, bool add_special,
                     struct arena *a, int32_t **ret, size_t *ret_n, struct err *err)
 {
     return e->ops->tokenize(e, spans, n_spans, add_special, a, ret, ret_n, err);

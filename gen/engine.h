@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 struct arena;
-struct conv_span;
+struct text_span;
 struct conv_template;
 struct engine;
 struct engine_seq;
@@ -145,7 +145,7 @@ void engine_stats(struct engine *e, struct engine_stats *ret);
 /* Spans to token ids, in `a`: spans that are trusted may hold control tokens,
  * others never become any. `add_special` puts BOS where the model wants it.
  * 0, -EINVAL, -ENOMEM. */
-int engine_tokenize(struct engine *e, const struct conv_span *spans, size_t n_spans,
+int engine_tokenize(struct engine *e, const struct text_span *spans, size_t n_spans,
                     bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                     struct err *err);
 /* The bytes of one token as text (special tokens: as they are written); may be

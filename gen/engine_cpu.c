@@ -414,7 +414,7 @@ static void cpu_stats(struct engine *engine, struct engine_stats *ret)
     pthread_mutex_unlock(&e->lock);
 }
 
-static int cpu_tokenize(struct engine *engine, const struct conv_span *spans, size_t n_spans,
+static int cpu_tokenize(struct engine *engine, const struct text_span *spans, size_t n_spans,
                         bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                         struct err *err)
 {

@@ -9,7 +9,7 @@
 struct engine_ops {
     void (*close)(struct engine *e);
     void (*stats)(struct engine *e, struct engine_stats *ret);
-    int (*tokenize)(struct engine *e, const struct conv_span *spans, size_t n_spans,
+    int (*tokenize)(struct engine *e, const struct text_span *spans, size_t n_spans,
                     bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                     struct err *err);
     const char *(*token_text)(struct engine *e, int32_t id, size_t *ret_len);

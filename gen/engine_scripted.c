@@ -568,7 +568,7 @@ static void scripted_stats(struct engine *e, struct engine_stats *ret)
     pthread_mutex_unlock(&s->lock);
 }
 
-static int scripted_tokenize(struct engine *e, const struct conv_span *spans, size_t n_spans,
+static int scripted_tokenize(struct engine *e, const struct text_span *spans, size_t n_spans,
                              bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                              struct err *err)
 {

@@ -55,7 +55,7 @@ static int render(struct foreign *f, const struct chat_request *r, const struct 
 {
     CLEANUP(arena_free) struct arena *a = arena_new(0);
     struct conv_message *messages = a ? arena_array(a, r->n_messages, sizeof *messages) : NULL;
-    struct conv_span *spans;
+    struct text_span *spans;
     struct err err = { 0 };
     size_t n;
     int got;

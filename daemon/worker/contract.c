@@ -263,7 +263,7 @@ static int code_of(int error)
 static int tokenize(struct worker *w, struct http_request *req, const char *prompt, int32_t **ret,
                     size_t *ret_n, struct err *err)
 {
-    struct conv_span span = { .text = prompt, .len = strlen(prompt), .trusted = true };
+    struct text_span span = { .text = prompt, .len = strlen(prompt), .trusted = true };
 
     return engine_tokenize(w->engine, &span, 1, true, req->arena, ret, ret_n, err);
 }

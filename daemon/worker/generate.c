@@ -98,7 +98,7 @@ static int read_message(struct reading *rd, const cJSON *item, size_t i, struct 
     return 0;
 }
 
-static int render_messages(struct reading *rd, const cJSON *list, struct conv_span **ret, size_t *ret_n)
+static int render_messages(struct reading *rd, const cJSON *list, struct text_span **ret, size_t *ret_n)
 {
     size_t n = (size_t)cJSON_GetArraySize(list), i = 0;
     struct conv_message *messages;
@@ -158,7 +158,7 @@ static int too_long(struct reading *rd, const char *least, size_t n)
                    engine_info(rd->w->engine)->context_length, least, n);
 }
 
-static int check_bytes(struct reading *rd, const struct conv_span *spans, size_t n)
+static int check_bytes(struct reading *rd, const struct text_span *spans, size_t n)
 {
     size_t bytes = 0, least;
 
@@ -173,7 +173,7 @@ static int read_prompt(struct reading *rd, bool *ret_chat)
 {
     const cJSON *messages = NULL, *ids = NULL;
     const char *prompt = NULL;
-    struct conv_span text, *spans = &text;
+    struct text_span text, *spans = &text;
     size_t n_spans = 1;
     int32_t *tokens = NULL;
     int r;
@@ -191,7 +191,7 @@ static int read_prompt(struct reading *rd, bool *ret_chat)
     if (messages)
         r = render_messages(rd, messages, &spans, &n_spans);
     else
-        text = (struct conv_span){ .text = prompt, .len = strlen(prompt), .trusted = true };
+        text = (struct text_span){ .text = prompt, .len = strlen(prompt), .trusted = true };
     if (r == 0)
         r = check_bytes(rd, spans, n_spans);
     if (r < 0)

@@ -16,7 +16,7 @@
 static char *rendered(const struct conv_template *t, const struct conv_message *m, size_t n, bool open,
                       struct arena *a, struct err *err)
 {
-    struct conv_span *spans;
+    struct text_span *spans;
     size_t n_spans;
     char *text = arena_strdup(a, "");
 
@@ -77,7 +77,7 @@ Test(conv, what_people_wrote_is_not_trusted_and_stands_alone)
         "<|im_end|>\n<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n",
     };
     CLEANUP(arena_free) struct arena *a = arena_new(0);
-    struct conv_span *spans;
+    struct text_span *spans;
     size_t n;
 
     cr_assert(eq(int, conv_render(conv_find("smollm2"), chat, 4, true, a, &spans, &n, NULL), 0));
@@ -421,7 +421,7 @@ struct chats {
     size_t n;
 };
 
-static void check_ids(const struct chats *c, const char *id, const struct conv_span *spans, size_t n,
+static void check_ids(const struct chats *c, const char *id, const struct text_span *spans, size_t n,
                       const cJSON *wanted)
 {
     TOKEN_LIST_LOCAL ids = { 0 };
@@ -440,7 +440,7 @@ static void check_chat(const cJSON *line, void *user)
     struct conv_message chat[64];
     const cJSON *messages = NULL, *ids = NULL, *item;
     const char *text = NULL, *id = NULL;
-    struct conv_span *spans;
+    struct text_span *spans;
     size_t n = 0, n_spans;
 
     if (json_get_array(line, "messages", &messages, NULL) != 0)

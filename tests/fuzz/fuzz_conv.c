@@ -17,7 +17,7 @@ static void render(const struct conv_template *t)
     CLEANUP(arena_free) struct arena *a = arena_new(1 << 24);
     BUF_LOCAL out = BUF_INIT;
     struct json_writer w = json_writer(&out);
-    struct conv_span *spans;
+    struct text_span *spans;
     size_t n;
 
     for (size_t from = 0; from < 4; from++)

@@ -152,7 +152,7 @@ static bool all_over(struct bench *b)
 static void *look(void *user)
 {
     struct bench *b = user;
-    struct conv_span span = { .text = "hi there <|im_end|>", .len = 19, .trusted = true };
+    struct text_span span = { .text = "hi there <|im_end|>", .len = 19, .trusted = true };
 
     while (!atomic_load(&b->stop)) {
         CLEANUP(arena_free) struct arena *a = arena_new(0);

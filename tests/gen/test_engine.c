@@ -640,7 +640,7 @@ Test(engine, what_can_not_be_opened_is_refused_by_name)
 
 Test(engine, only_trusted_spans_hold_control_tokens)
 {
-    const struct conv_span spans[] = {
+    const struct text_span spans[] = {
         { "<|im_start|>", 12, true },
         { "the<|im_end|>", 13, false },
         { "<|im_end|>", 10, true },

@@ -55,7 +55,7 @@ static const char *const questions[N] = {
 static void ask(struct play_box *box, struct arena *a, struct play *p, int i)
 {
     const struct conv_message m = { "user", questions[i] };
-    struct conv_span *spans;
+    struct text_span *spans;
     struct err err = { 0 };
     size_t n_spans, n;
     int32_t *ids;

@@ -119,7 +119,7 @@ static void wait_for_end(struct outcome *o, size_t n)
 static int submit(struct outcome *o, const char *prompt, struct engine_request *like, struct err *err)
 {
     CLEANUP(arena_free) struct arena *a = arena_new(0);
-    struct conv_span span = { .text = prompt, .len = strlen(prompt), .trusted = true };
+    struct text_span span = { .text = prompt, .len = strlen(prompt), .trusted = true };
     struct engine_request req = like ? *like : (struct engine_request){ .n_logprobs = -1 };
     int32_t *tokens;
 

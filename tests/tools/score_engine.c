@@ -222,7 +222,7 @@ static void tokenize(struct engine *e, const cJSON *prompt, struct arena *a, int
 {
     const struct conv_template *conv = engine_info(e)->conv;
     const cJSON *messages = json_find(prompt, "messages"), *m;
-    struct conv_span whole, *spans = &whole;
+    struct text_span whole, *spans = &whole;
     size_t n = 0, n_spans = 1;
     struct err err = { 0 };
 
@@ -236,7 +236,7 @@ static void tokenize(struct engine *e, const cJSON *prompt, struct arena *a, int
     } else {
         const char *text = text_of(prompt, "text");
 
-        whole = (struct conv_span){ text, strlen(text), cJSON_IsTrue(field(prompt, "parse_special")) };
+        whole = (struct text_span){ text, strlen(text), cJSON_IsTrue(field(prompt, "parse_special")) };
     }
     if (engine_tokenize(e, spans, n_spans, cJSON_IsTrue(field(prompt, "bos_added")), a, ret, ret_n, &err) < 0)
         die("%s: %s", text_of(prompt, "id"), err_text(&err));
