@@ -11,6 +11,9 @@
 #   ./check --fuzz SECONDS [NAME…]
 #                      every fuzzer of tests/fuzz, or those named, for SECONDS each, with clang, ASan and UBSan. What one finds is
 #                      kept in build-fuzz/findings/NAME and counts as a failure; what it has learnt stays in build-fuzz/corpus/NAME
+#   ./check --score [FOLDER [DOMAIN…]]
+#                      how many records of golden data come out the same, a line a domain, with the names of those that do not.
+#                      FOLDER: $FASTCHAT_GOLDEN, else ../shared/golden, else tests/golden; another one may have the same files
 #
 # Ends with "N passed, N failed, N skipped" over all of them.
 set -eu
@@ -29,6 +32,15 @@ case "${1-}" in
     esac
     shift 2
     fuzz_names=$*
+    ;;
+--score)
+    mode=score
+    score_folder=${2:-${FASTCHAT_GOLDEN:-../shared/golden}}
+    [ $# -ge 2 ] || [ -d "$score_folder" ] || score_folder=tests/golden
+    [ -d "$score_folder" ] || { echo "check: there is no folder '$score_folder'" >&2; exit 2; }
+    shift
+    [ $# = 0 ] || shift
+    score_domains=$*
     ;;
 --help | -h) sed -n '2,${/^#/!q; s/^# \{0,1\}//p}' tools/check.sh; exit 0 ;;
 *) echo "check: unknown argument '$1' (see ./check --help)" >&2; exit 2 ;;
@@ -131,6 +143,15 @@ finish() {      # the closing line; 0 when all is well
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
 count() { awk -v k="$1" '$1==k{n+=$2} END{print n+0}' "$results"; }
+
+if [ "$mode" = score ]; then
+    ./tools/deps.sh build fetch test
+    [ -f build/build.ninja ] || meson setup build >/dev/null
+    ninja -C build --quiet tests/tools/score_text/score-text
+    # shellcheck disable=SC2086
+    build/tests/tools/score_text/score-text "$score_folder" $score_domains
+    exit
+fi
 
 say "packages"
 ./tools/deps.sh build fetch test package
