@@ -4,53 +4,16 @@
 #include "base/json.h"
 #include "conv/template.h"
 
-#include <string.h>
-
-/* ChatML in the words of a simpler style, which writes the same: a style was put in before CHATML
- * once, so that a Python api server takes its number for another one, and this one's for what it is. */
-#define CHATML                                                                                     \
-    .system_template = "<|im_start|>system\n" CONV_SLOT "<|im_end|>\n",                            \
-    .roles = { "<|im_start|>user\n", "<|im_start|>assistant\n" }, .style = CONV_NO_COLON_SINGLE,   \
-    .sep = "<|im_end|>\n", .as_file = true
-
-/* Sorted by name. */
-static const struct conv_template rows[] = {
-    { .name = "chatml", .system_message = "", CHATML },
-    { .name = "raw", .system_template = CONV_SLOT, .system_message = "", .roles = { "", "" },
-      .style = CONV_NO_COLON_SINGLE, .sep = "" },
-    { .name = "smollm2",
-      .system_message = "You are a helpful AI assistant named SmolLM, trained by Hugging Face", CHATML },
-    { .name = "vicuna_v1.1", .system_template = CONV_SLOT,
-      .system_message = "A chat between a curious user and an artificial intelligence assistant. "
-                        "The assistant gives helpful, detailed, and polite answers to the user's questions.",
-      .roles = { "USER", "ASSISTANT" }, .style = CONV_ADD_COLON_TWO, .sep = " ", .sep2 = "</s>" },
-};
-enum { N_ROWS = sizeof rows / sizeof rows[0] };
-
-const struct conv_template *conv_find(const char *name)
-{
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (strcmp(rows[i].name, name) == 0)
-            return &rows[i];
-    return NULL;
-}
-
 const char *conv_name(const struct conv_template *t)
 {
     return t->name;
 }
 
-static const char *names[N_ROWS + 1];
-
-__attribute__((constructor)) static void fill_names(void)
+const char *conv_style(const struct conv_template *t)
 {
-    for (size_t i = 0; i < N_ROWS; i++)
-        names[i] = rows[i].name;
-}
+    const struct style *s = conv_style_facts(t->style);
 
-const char *const *conv_names(void)
-{
-    return names;
+    return s ? s->name : NULL;
 }
 
 const char *const *conv_stops(const struct conv_template *t)
@@ -94,6 +57,23 @@ static void write_stop_tokens(const struct conv_template *t, struct json_writer 
     json_close(w, ']');
 }
 
+void conv_write_roles(const struct conv_template *t, struct json_writer *w)
+{
+    json_key(w, "roles");
+    json_open(w, '[');
+    for (size_t i = 0; i < CONV_MAX_ROLES && t->roles[i]; i++)
+        json_str(w, t->roles[i]);
+    json_close(w, ']');
+}
+
+void conv_write_pair(const char *role, const char *text, struct json_writer *w)
+{
+    json_open(w, '[');
+    json_str(w, role);
+    json_str(w, text);
+    json_close(w, ']');
+}
+
 void conv_to_json(const struct conv_template *t, struct json_writer *w)
 {
     json_open(w, '{');
@@ -101,22 +81,17 @@ void conv_to_json(const struct conv_template *t, struct json_writer *w)
     json_kstr(w, "system_template", t->system_template);
     json_kstr(w, "system_message", t->system_message);
     json_kstr(w, "system_message_vision", t->system_message_vision ? t->system_message_vision : "");
-    json_key(w, "roles");
-    json_open(w, '[');
-    json_str(w, t->roles[0]);
-    json_str(w, t->roles[1]);
-    json_close(w, ']');
+    conv_write_roles(t, w);
     json_key(w, "messages");
     json_open(w, '[');
-    for (size_t i = 0; i < t->n_messages; i++) {
-        json_open(w, '[');
-        json_str(w, t->messages[i].role);
-        json_str(w, t->messages[i].text);
-        json_close(w, ']');
-    }
+    for (size_t i = 0; i < t->n_messages; i++)
+        conv_write_pair(t->messages[i].role, t->messages[i].text, w);
     json_close(w, ']');
     json_kint(w, "offset", (int64_t)t->offset);
-    json_kint(w, "sep_style", t->style);
+    if (t->style == CONV_NO_STYLE)
+        json_knull(w, "sep_style");
+    else
+        json_kint(w, "sep_style", t->style);
     json_kstr(w, "sep", t->sep);
     json_kstr(w, "sep2", t->sep2);
     write_stops(t, w);

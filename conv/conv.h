@@ -1,4 +1,4 @@
-/* conv.h - messages to prompt.
+/* conv.h - messages to prompt, by the rows of a registry.
  *
  * A prompt is a list of spans: what the template wrote is trusted (its control
  * tokens count), what a person or a tool wrote is not and never becomes a
@@ -6,10 +6,13 @@
  *
  * A template is a row of facts (name, system text, roles, separator style) in
  * the form of the FastChat contract, part 2.6 and appendix A; it never changes
- * and is shared. Templates of conv_find() live as long as the program, one that
- * came as JSON until conv_free().
+ * and is shared. A chat that changes (messages added, another system message) is
+ * a dialogue (dialogue.h), which starts as a copy of a row.
  *
- * Threads  any
+ * A registry is what there is by name: the built-in rows (templates.def and a few of ours),
+ * and what an administrator added, as a row or as a Jinja text (registry.c).
+ *
+ * Threads  any; a registry while nobody adds to it
  */
 #ifndef CONV_CONV_H
 #define CONV_CONV_H
@@ -23,6 +26,7 @@
 #include <stdint.h>
 
 struct arena;
+struct conv_registry;
 struct conv_template;
 struct err;
 struct json_writer;
@@ -32,18 +36,19 @@ struct conv_message {
     const char *content;            /* NULL reads as "" */
 };
 
-/* NULL when there is none of that name. */
-const struct conv_template *conv_find(const char *name);
-/* The known template that renders like this text of a `tokenizer.chat_template`,
+/* The row of that name, or NULL; of the built-in ones when the registry is NULL. */
+const struct conv_template *conv_find(const struct conv_registry *r, const char *name);
+/* The built-in row that renders like this text of a `tokenizer.chat_template`,
  * or NULL. Spaces within tags, trim marks, kinds of quotes and joined literals make no
  * difference; anything else does. */
 const struct conv_template *conv_match(const char *chat_template);
 const char *conv_name(const struct conv_template *t);
-/* Names of all templates, NULL-ended. */
-const char *const *conv_names(void);
+/* The separator style in the contract's spelling ("ADD_COLON_TWO"); NULL: none, and so no prompt. */
+const char *conv_style(const struct conv_template *t);
 
 /* Spans in `a`, none of them empty. open_answer: ends with the start of an assistant turn.
- * -EINVAL with a sentence for a role that the template does not have; -ENOMEM.
+ * -EINVAL with a sentence for a role that the template does not have, and for a template without a
+ * style; -ENOMEM.
  *
  * In the templates of the contract a system message takes the place of the template's own,
  * wherever it stands (the last one wins), and a turn without text is left open; in those that
@@ -59,11 +64,28 @@ const int32_t *conv_stop_tokens(const struct conv_template *t, size_t *ret_n);
 
 /* {"name":…,"system_template":…, …}: contract 2.6, the object inside "conv". */
 void conv_to_json(const struct conv_template *t, struct json_writer *w);
-/* The other way: a template that the caller frees. -EINVAL for a field that is
- * missing or wrong, by name; -E2BIG over a limit; -ENOTSUP for a separator style that is not
- * supported, by number; -ENOMEM. */
+/* The other way: a template that the caller frees. The style may be its number, its name or null.
+ * -EINVAL for a field that is missing or wrong, by name; -E2BIG over a limit; -ENOMEM. */
 int conv_from_json(const cJSON *object, struct conv_template **ret, struct err *err);
 void conv_free(struct conv_template *t);            /* of conv_from_json(); NULL is fine */
 DEFINE_CLEANUP(struct conv_template *, conv_free)
+
+/* The built-in rows; NULL: no memory. */
+struct conv_registry *conv_registry_new(void);
+void conv_registry_free(struct conv_registry *r);   /* its rows with it; NULL is fine */
+DEFINE_CLEANUP(struct conv_registry *, conv_registry_free)
+/* Names: the built-in ones in their order, then those added. NULL behind the last. */
+const char *conv_registry_name(const struct conv_registry *r, size_t i);
+/* The Jinja text of that name, NUL behind it, or NULL. A row of the same name is then how it goes over the wire. */
+const char *conv_registry_jinja(const struct conv_registry *r, const char *name, size_t *ret_len);
+
+enum { CONV_REPLACED = 1 };         /* conv_registry_add: the name was there, and is now this */
+enum { CONV_MAX_NAME = 100, CONV_MAX_TEMPLATE = 1 << 20, CONV_MAX_ADDED = 1000 };
+
+/* Adds a template: a row in the wire form as JSON, a Jinja text, or both (either NULL, not both). What had the name
+ * before is gone, Jinja and row. The row's own name gives way to `name`, which may be missing in it. -EINVAL with a sentence
+ * for what is wrong, by key; -E2BIG; -ENOMEM; the registry is then as it was. */
+int conv_registry_add(struct conv_registry *r, const char *name, const char *json, size_t json_len,
+                      const char *jinja, size_t jinja_len, struct err *err);
 
 #endif

@@ -12,17 +12,18 @@
 #include <errno.h>
 #include <string.h>
 
-enum { MAX_BYTES = 1 << 20, MAX_REPEATED = 256, MAX_SLOTS = 4, MAX_MESSAGES = 256, MAX_STOPS = 256 };
+enum { MAX_REPEATED = 256, MAX_SLOTS = 4, MAX_MESSAGES = 256, MAX_STOPS = 256 };
 
 struct reader {
     const cJSON *object;
+    bool old_numbers;               /* of a worker that may be an older package's */
     struct conv_template *t;
     struct err *err;
 };
 
 static int too_big(struct reader *r)
 {
-    return err_set(r->err, -E2BIG, "a conversation template has more than %d bytes", MAX_BYTES);
+    return err_set(r->err, -E2BIG, "a conversation template has more than %d bytes", CONV_MAX_TEMPLATE);
 }
 
 static int copy(struct reader *r, const char *text, const char **ret)
@@ -59,43 +60,60 @@ static bool has_old_numbers(const cJSON *object)
            !cJSON_GetObjectItemCaseSensitive(object, "max_image_size_mb");
 }
 
+static int style_by_name(const char *name, enum conv_style *ret, struct err *err)
+{
+    for (int i = CONV_NO_STYLE + 1; i < CONV_N_STYLES; i++) {
+        if (strcmp(conv_style_facts(i)->name, name) == 0) {
+            *ret = (enum conv_style)i;
+            return 0;
+        }
+    }
+    return err_set(err, -EINVAL, "'sep_style' has no style '%.40s'; there are 'ADD_COLON_SINGLE', 'CHATML' and others",
+                   name);
+}
+
 static int read_style(struct reader *r)
 {
-    const char *name;
+    const cJSON *style = cJSON_GetObjectItemCaseSensitive(r->object, "sep_style");
     int64_t number = 0;
-    int rc = json_get_int(r->object, "sep_style", INT32_MIN, INT32_MAX, &number, r->err);
+    int rc;
 
+    if (!style)
+        return err_set(r->err, -EINVAL, "'sep_style' is missing");
+    if (cJSON_IsString(style))
+        return style_by_name(style->valuestring, &r->t->style, r->err);
+    rc = json_get_int(r->object, "sep_style", INT32_MIN, INT32_MAX, &number, r->err);
     if (rc < 0)
         return rc;
     if (rc == JSON_ABSENT)
-        return err_set(r->err, -ENOTSUP, "'sep_style' is null: a template without a style has no prompt");
-    if (number >= CONV_LLAMA3 && number < CONV_YUAN2 && has_old_numbers(r->object))
+        return 0;                           /* null: CONV_NO_STYLE */
+    if (number >= CONV_LLAMA3 && number < CONV_YUAN2 && r->old_numbers && has_old_numbers(r->object))
         number++;
-    name = conv_style_name(number);
     if (!conv_style_facts(number))
-        return err_set(r->err, -ENOTSUP, "'sep_style' %lld (%s) is not supported", (long long)number,
-                       name ? name : "unknown");
+        return err_set(r->err, -EINVAL, "'sep_style' %lld is none of the styles 1 to %d", (long long)number,
+                       CONV_N_STYLES - 1);
     r->t->style = (enum conv_style)number;
     return 0;
 }
 
 static int read_roles(struct reader *r)
 {
-    const cJSON *roles;
+    const cJSON *roles = NULL, *role;
+    size_t n = 0;
     int rc = json_get_array(r->object, "roles", &roles, r->err);
 
     if (rc < 0)
         return rc;
-    /* A third role is there in one template of the contract; nothing uses it. */
-    for (int i = 0; i < 2; i++) {
-        const cJSON *role = rc == 0 ? cJSON_GetArrayItem(roles, i) : NULL;
-
+    if (cJSON_GetArraySize(roles) > CONV_MAX_ROLES)
+        return err_set(r->err, -E2BIG, "'roles' has more than %d entries", CONV_MAX_ROLES);
+    cJSON_ArrayForEach(role, roles)
+    {
         if (!cJSON_IsString(role))
-            return err_set(r->err, -EINVAL, "'roles' must be a list of two strings");
-        if (copy(r, role->valuestring, &r->t->roles[i]) < 0)
+            break;
+        if (copy(r, role->valuestring, &r->t->roles[n++]) < 0)
             return -E2BIG;
     }
-    return 0;
+    return n >= 2 && !role ? 0 : err_set(r->err, -EINVAL, "'roles' must be a list of two strings");
 }
 
 static int read_messages(struct reader *r)
@@ -219,10 +237,10 @@ static int read_all(struct reader *r)
     return check_repeated(r);
 }
 
-int conv_from_json(const cJSON *object, struct conv_template **ret, struct err *err)
+int conv_read(const cJSON *object, bool old_numbers, struct conv_template **ret, struct err *err)
 {
-    CLEANUP(arena_free) struct arena *a = arena_new(MAX_BYTES);
-    struct reader r = { .object = object, .err = err };
+    CLEANUP(arena_free) struct arena *a = arena_new(CONV_MAX_TEMPLATE);
+    struct reader r = { .object = object, .old_numbers = old_numbers, .err = err };
     int rc;
 
     if (!cJSON_IsObject(object))
@@ -238,4 +256,9 @@ int conv_from_json(const cJSON *object, struct conv_template **ret, struct err *
     *ret = r.t;
     a = NULL;
     return 0;
+}
+
+int conv_from_json(const cJSON *object, struct conv_template **ret, struct err *err)
+{
+    return conv_read(object, true, ret, err);
 }

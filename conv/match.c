@@ -136,7 +136,7 @@ const struct conv_template *conv_match(const char *chat_template)
         normalise(known[i].text, strlen(known[i].text), &ours);
         if (!ours.failed && !theirs.failed && ours.len == theirs.len &&
             memcmp(buf_str(&ours), buf_str(&theirs), ours.len) == 0)
-            return conv_find(known[i].name);
+            return conv_find(NULL, known[i].name);
     }
     return NULL;
 }

@@ -15,13 +15,6 @@
 
 struct piece { const char *text; size_t len; bool trusted; };
 
-struct text { const char *text; bool trusted; };        /* NULL: none */
-
-struct turn {
-    const char *role;
-    struct text text;               /* none: left open */
-};
-
 struct render {
     const struct conv_template *t;
     const struct style *style;
@@ -59,7 +52,7 @@ static void add_text(struct render *r, const char *text)
 }
 
 /* The system template with the message in its slot. */
-static void add_system(struct render *r, struct text message)
+static void add_system(struct render *r, struct conv_text message)
 {
     const char *at = r->t->system_template, *slot;
 
@@ -78,7 +71,7 @@ static bool is_space(uint32_t c)
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-static void add_stripped(struct render *r, struct text text)
+static void add_stripped(struct render *r, struct conv_text text)
 {
     size_t len = strlen(text.text), start = len, end = 0, n;
     uint32_t c;
@@ -97,7 +90,7 @@ static void add_stripped(struct render *r, struct text text)
 }
 
 /* "\r\n" to "\n", then each "\n\n" to "\n", once. */
-static void add_without_blank_lines(struct render *r, struct text text)
+static void add_without_blank_lines(struct render *r, struct conv_text text)
 {
     size_t len = strlen(text.text), n = 0;
     char *out = arena_alloc(r->a, len + 1);
@@ -127,7 +120,7 @@ static void add_number(struct render *r, size_t n)
         r->failed = true;
 }
 
-static void add_slot(struct render *r, char slot, const struct turn *turn, size_t position)
+static void add_slot(struct render *r, char slot, const struct conv_turn *turn, size_t position)
 {
     switch (slot) {
     case 'S': add_system(r, turn->text); break;
@@ -148,7 +141,7 @@ static void add_slot(struct render *r, char slot, const struct turn *turn, size_
     }
 }
 
-static void add_pattern(struct render *r, const char *pattern, const struct turn *turn, size_t position)
+static void add_pattern(struct render *r, const char *pattern, const struct conv_turn *turn, size_t position)
 {
     while (*pattern) {
         size_t plain = strcspn(pattern, "{");
@@ -162,7 +155,7 @@ static void add_pattern(struct render *r, const char *pattern, const struct turn
     }
 }
 
-static void add_turn(struct render *r, const struct turn *turn, size_t position)
+static void add_turn(struct render *r, const struct conv_turn *turn, size_t position)
 {
     const struct style *s = r->style;
 
@@ -172,10 +165,10 @@ static void add_turn(struct render *r, const struct turn *turn, size_t position)
         add_pattern(r, position == 0 && s->first ? s->first : s->turn[position % 2], turn, position);
 }
 
-static void begin(struct render *r, struct text message)
+static void begin(struct render *r, struct conv_text message)
 {
     const struct style *s = r->style;
-    const struct turn turn = { .text = message };
+    const struct conv_turn turn = { .text = message };
     bool slot_only = strcmp(r->t->system_template, CONV_SLOT) == 0;
     bool text = *r->t->system_template && (*message.text || !slot_only);
 
@@ -203,49 +196,41 @@ static int role_of(const struct conv_template *t, const struct conv_message *m, 
                    m->role ? m->role : "");
 }
 
-/* All turns in order, the template's own and an open one included. */
-static int list_turns(struct render *r, const struct conv_message *messages, size_t n, bool open_answer,
-                      struct text *system, struct turn **ret, size_t *ret_n, struct err *err)
+/* All turns in order, the template's own and an open one included; there is room for them. */
+static int list_turns(const struct conv_template *t, const struct conv_message *messages, size_t n, bool open_answer,
+                      struct conv_text *system, struct conv_turn *turns, size_t *ret_n, struct err *err)
 {
-    const struct conv_template *t = r->t;
-    struct turn *turns;
     size_t n_turns = 0;
     int role = 0, rc;
 
-    turns = arena_array(r->a, t->n_messages + n + 1, sizeof *turns);
-    if (!turns) {
-        r->failed = true;
-        return 0;
-    }
     for (size_t i = 0; i < t->n_messages; i++)
-        turns[n_turns++] = (struct turn){ t->messages[i].role, { t->messages[i].text, true } };
+        turns[n_turns++] = (struct conv_turn){ t->messages[i].role, { t->messages[i].text, true } };
     for (size_t i = 0; i < n; i++) {
-        struct text text = { messages[i].content ? messages[i].content : "", false };
+        struct conv_text text = { messages[i].content ? messages[i].content : "", false };
 
         rc = role_of(t, &messages[i], &role, err);
         if (rc < 0)
             return rc;
         if (role == 0 && t->as_file)
-            turns[n_turns++] = (struct turn){ NULL, text };
+            turns[n_turns++] = (struct conv_turn){ NULL, text };
         else if (role == 0)
             *system = text;
         else
-            turns[n_turns++] = (struct turn){ t->roles[role - 1], text };
+            turns[n_turns++] = (struct conv_turn){ t->roles[role - 1], text };
     }
     if (open_answer)
-        turns[n_turns++] = (struct turn){ t->roles[1], { NULL, true } };
-    *ret = turns;
+        turns[n_turns++] = (struct conv_turn){ t->roles[1], { NULL, true } };
     *ret_n = n_turns;
     return 0;
 }
 
 /* The ChatML of model files: a system message is a turn where it stands, and the template's own comes
  * first when the chat does not begin with one. */
-static void render_as_file(struct render *r, const struct turn *turns, size_t n_turns, size_t n_messages)
+static void add_turns_as_file(struct render *r, struct conv_text system, const struct conv_turn *turns, size_t n)
 {
-    if (n_messages && turns[0].role && *r->t->system_message)
-        begin(r, (struct text){ r->t->system_message, true });
-    for (size_t i = 0; i < n_turns; i++) {
+    if (n && turns[0].role && turns[0].text.text && *system.text)
+        begin(r, system);
+    for (size_t i = 0; i < n; i++) {
         if (turns[i].role)
             add_turn(r, &turns[i], i);
         else
@@ -253,7 +238,7 @@ static void render_as_file(struct render *r, const struct turn *turns, size_t n_
     }
 }
 
-static void render_turns(struct render *r, struct text system, const struct turn *turns, size_t n)
+static void add_turns(struct render *r, struct conv_text system, const struct conv_turn *turns, size_t n)
 {
     size_t from = r->style->last_two && n > 2 ? n - 2 : 0;
 
@@ -262,7 +247,22 @@ static void render_turns(struct render *r, struct text system, const struct turn
         add_turn(r, &turns[i], i - from);
 }
 
-static int join(struct render *r, struct text_span **ret, size_t *ret_n)
+static void strip_end(struct render *r, const char *set)
+{
+    while (r->n) {
+        struct piece *p = &r->pieces[r->n - 1];
+
+        while (p->len && strchr(set, p->text[p->len - 1])) {
+            p->len--;
+            r->bytes--;
+        }
+        if (p->len)
+            return;
+        r->n--;
+    }
+}
+
+static int join(struct render *r, struct text_span **ret, size_t *ret_n, const char **ret_text)
 {
     struct text_span *spans = arena_array(r->a, r->n + 1, sizeof *spans);
     char *text = arena_alloc(r->a, r->bytes + 1);
@@ -270,6 +270,7 @@ static int join(struct render *r, struct text_span **ret, size_t *ret_n)
 
     if (r->failed || !spans || !text)
         return -ENOMEM;
+    *ret_text = text;
     for (size_t i = 0; i < r->n; i++) {
         const struct piece *p = &r->pieces[i];
 
@@ -280,8 +281,29 @@ static int join(struct render *r, struct text_span **ret, size_t *ret_n)
             spans[n++] = (struct text_span){ text, p->len, p->trusted };
         text += p->len;
     }
+    *text = 0;
     *ret = spans;
     *ret_n = n;
+    return 0;
+}
+
+int conv_render_turns(const struct conv_template *t, struct conv_text system, const struct conv_turn *turns, size_t n,
+                      struct arena *a, struct text_span **ret, size_t *ret_n, const char **ret_text, struct err *err)
+{
+    struct render r = { .t = t, .style = conv_style_facts(t->style), .a = a };
+
+    if (!r.style)
+        return err_set(err, -EINVAL, "Invalid style: None");
+    if (t->as_file)
+        add_turns_as_file(&r, system, turns, n);
+    else
+        add_turns(&r, system, turns, n);
+    if (r.style->strip_end)
+        strip_end(&r, r.style->strip_end);
+    if (r.style->end)
+        add_pattern(&r, r.style->end, NULL, 0);
+    if (join(&r, ret, ret_n, ret_text) < 0)
+        return err_set(err, -ENOMEM, "no memory for a prompt of %zu messages", n);
     return 0;
 }
 
@@ -289,18 +311,15 @@ int conv_render(const struct conv_template *t, const struct conv_message *messag
                 bool open_answer, struct arena *a, struct text_span **ret, size_t *ret_n,
                 struct err *err)
 {
-    struct render r = { .t = t, .style = conv_style_facts(t->style), .a = a };
-    struct text system = { t->system_message, true };
-    struct turn *turns = NULL;
+    struct conv_text system = { t->system_message, true };
+    struct conv_turn *turns;
+    const char *text;
     size_t n_turns = 0;
-    int rc = list_turns(&r, messages, n, open_answer, &system, &turns, &n_turns, err);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    if (t->as_file)
-        render_as_file(&r, turns, n_turns, n);
-    else
-        render_turns(&r, system, turns, n_turns);
-    rc = join(&r, ret, ret_n);
-    return rc < 0 ? err_set(err, rc, "no memory for a prompt of %zu messages", n) : 0;
+    turns = arena_array(a, t->n_messages + n + 1, sizeof *turns);
+    if (!turns)
+        return err_set(err, -ENOMEM, "no memory for a prompt of %zu messages", n);
+    rc = list_turns(t, messages, n, open_answer, &system, turns, &n_turns, err);
+    return rc < 0 ? rc : conv_render_turns(t, system, turns, n_turns, a, ret, ret_n, &text, err);
 }

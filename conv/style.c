@@ -1,5 +1,5 @@
 /* The separator styles of the contract's appendix A.1, each a row of patterns (template.h says
- * how to read them). YUAN2 has no row: it strips characters off the end of a user's text.
+ * how to read them).
  */
 #include "conv/template.h"
 
@@ -45,7 +45,9 @@ static const struct style styles[CONV_N_STYLES] = {
         .turn = { "{r}: {t}{s}", "{r}: {t}{z}" }, .open = SAME("{r}:") },
     [CONV_METAMATH] = { "METAMATH", SYSTEM_IF_TEXT, .system = "{S}{s}",
         .turn = { "{r}:\n{t}{s}", "{r}: {z}{t}" }, .open = { "{r}:\n", "{r}: {z}" } },
-    [CONV_YUAN2] = { "YUAN2" },
+    /* Python's rstrip("<n>") takes the characters, not the word: of a text's own end too. */
+    [CONV_YUAN2] = { "YUAN2", SYSTEM_IF_MESSAGE, .system = "{S}{z}",
+        .turn = SAME("{t}<n>"), .open = SAME(""), .strip_end = "<n>", .end = "{s}" },
     [CONV_GEMMA] = { "GEMMA", SYSTEM_NEVER, .begin = "<bos>",
         .turn = SAME("<start_of_turn>{r}\n{t}{s}"), .open = SAME("<start_of_turn>{r}\n") },
     [CONV_CLLM] = { "CLLM", SYSTEM_ALWAYS, .system = "{S}{s}",
@@ -54,12 +56,7 @@ static const struct style styles[CONV_N_STYLES] = {
         .turn = SAME("{r}: {t}\n"), .open = SAME("{r}:") },
 };
 
-const char *conv_style_name(int64_t number)
-{
-    return number > 0 && number < CONV_N_STYLES ? styles[number].name : NULL;
-}
-
 const struct style *conv_style_facts(int64_t number)
 {
-    return conv_style_name(number) && styles[number].turn[0] ? &styles[number] : NULL;
+    return number > CONV_NO_STYLE && number < CONV_N_STYLES ? &styles[number] : NULL;
 }

@@ -756,7 +756,7 @@ static int choose_template(struct cpu *e, const struct gguf *file, const char *n
     int r;
 
     if (name && strcmp(name, "auto")) {
-        e->engine.info.conv = conv_find(name);
+        e->engine.info.conv = conv_find(NULL, name);
         if (!e->engine.info.conv)
             return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", gguf_path(file), name);
         return 0;

@@ -91,9 +91,13 @@ int foreign_render(struct foreign *f, const struct chat_request *r, const cJSON 
                              "The model's worker has no conversation template.");
     got = conv_from_json(conv, &t, &err);
     if (got < 0 && !r->prompt)
-        return api_error_set(e, got == -ENOTSUP ? 501 : 502, "worker_error", NULL,
+        return api_error_set(e, 502, "worker_error", NULL,
                              "The conversation template of the model's worker can not be used: %s",
                              err_text(&err));
+    if (!r->prompt && !conv_style(t))
+        return api_error_set(e, 501, "worker_error", NULL,
+                             "The conversation template of the model's worker has no separator style, and "
+                             "so no prompt.");
     if (r->prompt)
         buf_adds(&f->prompt, r->prompt);
     else if (render(f, r, t, e) < 0)

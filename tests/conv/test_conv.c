@@ -33,24 +33,13 @@ static void prompt_is(const char *name, const struct conv_message *m, size_t n, 
 {
     CLEANUP(arena_free) struct arena *a = arena_new(0);
     struct err err = { 0 };
-    char *text = rendered(conv_find(name), m, n, open, a, &err);
+    char *text = rendered(conv_find(NULL, name), m, n, open, a, &err);
 
     cr_assert(ne(ptr, text, NULL), "%s", err.text);
     cr_expect(eq(str, text, (char *)wanted));
 }
 
 #define SMOL "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-
-Test(conv, templates_are_found_by_name)
-{
-    const char *const *names = conv_names();
-    size_t n = 0;
-
-    for (; names[n]; n++)
-        cr_expect(eq(str, (char *)conv_name(conv_find(names[n])), (char *)names[n]));
-    cr_expect(ge(sz, n, 4));
-    cr_expect(eq(ptr, (void *)conv_find("vicuna"), NULL));
-}
 
 Test(conv, smollm2_brings_a_system_text_where_a_chat_has_none)
 {
@@ -80,7 +69,7 @@ Test(conv, what_people_wrote_is_not_trusted_and_stands_alone)
     struct text_span *spans;
     size_t n;
 
-    cr_assert(eq(int, conv_render(conv_find("smollm2"), chat, 4, true, a, &spans, &n, NULL), 0));
+    cr_assert(eq(int, conv_render(conv_find(NULL, "smollm2"), chat, 4, true, a, &spans, &n, NULL), 0));
     cr_assert(eq(sz, n, sizeof wanted / sizeof wanted[0]));
     for (size_t i = 0; i < n; i++) {
         cr_expect(eq(sz, spans[i].len, strlen(wanted[i])));
@@ -101,7 +90,7 @@ Test(conv, a_role_that_a_template_lacks_is_named)
 
         snprintf(wanted, sizeof wanted,
                  "the template smollm2 has no role '%s'; it has 'system', 'user' and 'assistant'", bad[i]);
-        cr_expect(eq(ptr, rendered(conv_find("smollm2"), chat, 2, true, a, &err), NULL));
+        cr_expect(eq(ptr, rendered(conv_find(NULL, "smollm2"), chat, 2, true, a, &err), NULL));
         cr_expect(eq(int, err.code, -EINVAL));
         cr_expect(eq(str, err.text, wanted));
     }
@@ -114,7 +103,7 @@ Test(conv, an_arena_that_is_full_fails_the_render)
     struct err err = { 0 };
 
     for (size_t limit = 0; limit < 2; limit++)
-        cr_expect(eq(ptr, rendered(conv_find("smollm2"), chat, 1, true, a, &err), NULL));
+        cr_expect(eq(ptr, rendered(conv_find(NULL, "smollm2"), chat, 1, true, a, &err), NULL));
     cr_expect(eq(int, err.code, -ENOMEM));
 }
 
@@ -136,8 +125,8 @@ Test(conv, spellings_of_a_known_chat_template_are_recognised)
         "+ '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     };
 
-    cr_expect(eq(ptr, (void *)conv_match(one_line), (void *)conv_find("chatml")));
-    cr_expect(eq(ptr, (void *)conv_match(other_spelling), (void *)conv_find("chatml")));
+    cr_expect(eq(ptr, (void *)conv_match(one_line), (void *)conv_find(NULL, "chatml")));
+    cr_expect(eq(ptr, (void *)conv_match(other_spelling), (void *)conv_find(NULL, "chatml")));
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         cr_expect(eq(ptr, (void *)conv_match(others[i]), NULL), "%s", others[i]);
 }
@@ -172,7 +161,7 @@ Test(conv, a_template_goes_to_json_and_back)
     const int32_t *ids;
     size_t n;
 
-    conv_to_json(conv_find("vicuna_v1.1"), &w);
+    conv_to_json(conv_find(NULL, "vicuna_v1.1"), &w);
     cr_expect(eq(str, (char *)buf_str(&out), (char *)wanted));
     t = of_json(rich, &err);
     cr_assert(ne(ptr, t, NULL), "%s", err.text);
@@ -184,7 +173,7 @@ Test(conv, a_template_goes_to_json_and_back)
     cr_expect(eq(ptr, (void *)conv_stops(t)[2], NULL));
     ids = conv_stop_tokens(t, &n);
     cr_expect(n == 2 && ids[0] == 7);
-    cr_expect(eq(ptr, (void *)conv_stops(conv_find("smollm2"))[0], NULL));
+    cr_expect(eq(ptr, (void *)conv_stops(conv_find(NULL, "smollm2"))[0], NULL));
 }
 
 #define FIELDS(style)                                                                              \
@@ -229,11 +218,11 @@ Test(conv, what_chatml_announces_renders_like_it)
     struct json_writer w = json_writer(&out);
     struct err err = { 0 };
 
-    conv_to_json(conv_find("smollm2"), &w);
+    conv_to_json(conv_find(NULL, "smollm2"), &w);
     cr_expect(eq(str, (char *)buf_str(&out), (char *)wanted));
     for (size_t skip = 0; skip < 2; skip++)
         cr_expect(eq(str, rendered(t, chat + skip, 4 - skip, true, a, &err),
-                     rendered(conv_find("smollm2"), chat + skip, 4 - skip, true, a, &err)));
+                     rendered(conv_find(NULL, "smollm2"), chat + skip, 4 - skip, true, a, &err)));
 }
 
 static void refused_json(const char *json, int code, const char *words)
@@ -251,12 +240,18 @@ Test(conv, a_foreign_template_that_is_wrong_is_refused_by_field)
     refused_json("[]", -EINVAL, "a conversation template must be an object, but is an array");
     refused_json("{}", -EINVAL, "'name' is missing");
     refused_json("{\"name\":1}", -EINVAL, "'name' must be a string, but is a number");
-    refused_json("{\"name\":\"y\",\"sep_style\":null}", -ENOTSUP,
-                 "'sep_style' is null: a template without a style has no prompt");
-    refused_json("{\"name\":\"y\",\"sep_style\":20}", -ENOTSUP, "'sep_style' 20 (YUAN2) is not supported");
-    refused_json("{\"name\":\"y\",\"sep_style\":99}", -ENOTSUP, "'sep_style' 99 (unknown) is not supported");
+    refused_json("{\"name\":\"y\"}", -EINVAL, "'sep_style' is missing");
+    refused_json("{\"name\":\"y\",\"sep_style\":true}", -EINVAL, "'sep_style' must be an integer, but is a boolean");
+    refused_json("{\"name\":\"y\",\"sep_style\":0}", -EINVAL, "'sep_style' 0 is none of the styles 1 to 23");
+    refused_json("{\"name\":\"y\",\"sep_style\":99}", -EINVAL, "'sep_style' 99 is none of the styles 1 to 23");
+    refused_json("{\"name\":\"y\",\"sep_style\":\"chatml\"}", -EINVAL,
+                 "'sep_style' has no style 'chatml'; there are 'ADD_COLON_SINGLE', 'CHATML' and others");
     refused_json("{\"name\":\"y\",\"sep_style\":1}", -EINVAL, "'roles' must be a list of two strings");
     refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\"]}", -EINVAL, "'roles' must be a list of two strings");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\",3]}", -EINVAL,
+                 "'roles' must be a list of two strings");
+    refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\",\"\",\"\",\"\",\"\",\"\",\"\",\"\"]}", -E2BIG,
+                 "'roles' has more than 8 entries");
     refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"messages\":[1]}", -EINVAL,
                  "'messages' must hold pairs of a role and a text or null");
     refused_json("{\"name\":\"y\",\"sep_style\":1,\"roles\":[\"a\",\"b\"],\"stop_str\":5}", -EINVAL,
@@ -306,10 +301,6 @@ static void check_style(const cJSON *line, void *user)
     json = arena_printf(a, "{\"name\":\"n\",\"roles\":[\"U\",\"A\"],\"sep\":\"|\",\"sep2\":\"#\",\"sep_style\":%d}",
                         (int)style);
     t = of_json(json, &err);
-    if (style == 20) {
-        cr_expect(eq(int, err.code, -ENOTSUP));
-        return;
-    }
     cr_assert(ne(ptr, t, NULL), "%s", err.text);
     cr_expect(eq(str, rendered(t, chat, 4, true, a, &err), (char *)filled), "style %d", (int)style);
     cr_expect(eq(str, rendered(t, chat + 1, 3, true, a, &err), (char *)empty), "style %d", (int)style);
@@ -321,33 +312,17 @@ Test(conv, every_style_renders_as_the_contract_says)
     size_t n = 0;
 
     real_lines(real_committed("conv/styles.jsonl"), check_style, &n);
-    cr_expect(eq(sz, n, 22));
+    cr_expect(eq(sz, n, 23));
 }
 
-struct prompts {
-    const cJSON *templates;         /* NULL: ours by name */
-    size_t n, n_unknown;
-};
-
-static struct conv_template *golden_template(const cJSON *templates, const char *name)
+/* The template as the other side of the wire has it. */
+static struct conv_template *over_the_wire(const struct conv_template *t)
 {
-    const cJSON *item;
-    struct conv_template *t = NULL;
+    BUF_LOCAL out = BUF_INIT;
+    struct json_writer w = json_writer(&out);
 
-    cJSON_ArrayForEach(item, templates)
-    {
-        CLEANUP(json_delete) cJSON *wire = NULL;
-        const char *n = NULL;
-
-        if (json_get_string(item, "name", &n, NULL) != 0 || strcmp(n, name) != 0)
-            continue;
-        wire = cJSON_Duplicate(item, true);
-        cJSON_DeleteItemFromObject(wire, "sep_style");
-        cJSON_AddItemToObject(wire, "sep_style",
-                              cJSON_Duplicate(cJSON_GetObjectItem(item, "sep_style_value"), true));
-        conv_from_json(wire, &t, NULL);
-    }
-    return t;
+    conv_to_json(t, &w);
+    return of_json(buf_str(&out), NULL);
 }
 
 /* A golden line's messages are a role's number and a text or null. An open turn at the end of the
@@ -355,13 +330,12 @@ static struct conv_template *golden_template(const cJSON *templates, const char 
 static void check_prompt(const cJSON *line, void *user)
 {
     static const char *const roles[] = { "user", "assistant" };
-    struct prompts *p = user;
     CLEANUP(arena_free) struct arena *a = arena_new(0);
-    CLEANUP(conv_free) struct conv_template *owned = NULL;
+    CLEANUP(conv_free) struct conv_template *there = NULL;
     const struct conv_template *t;
     struct conv_message chat[64];
     const cJSON *messages = NULL, *item;
-    const char *name = NULL, *kase = NULL, *system = NULL, *prompt = NULL;
+    const char *name = NULL, *kase = NULL, *system = NULL, *prompt = NULL, *error = NULL;
     struct err err = { 0 };
     size_t n = 0;
     bool open = false;
@@ -369,13 +343,8 @@ static void check_prompt(const cJSON *line, void *user)
     cr_assert(json_get_string(line, "template", &name, NULL) == 0 &&
               json_get_string(line, "case", &kase, NULL) == 0 &&
               json_get_array(line, "messages", &messages, NULL) == 0);
-    if (p->templates)
-        owned = golden_template(p->templates, name);
-    t = p->templates ? owned : conv_find(name);
-    if (!t || json_get_string(line, "prompt", &prompt, NULL) != 0) {
-        p->n_unknown++;
-        return;
-    }
+    t = conv_find(NULL, name);
+    cr_assert(ne(ptr, (void *)t, NULL), "%s", name);
     if (json_get_string(line, "system", &system, NULL) == 0)
         chat[n++] = (struct conv_message){ "system", system };
     cJSON_ArrayForEach(item, messages)
@@ -388,32 +357,44 @@ static void check_prompt(const cJSON *line, void *user)
         else
             chat[n++] = (struct conv_message){ roles[role], text };
     }
-    cr_expect(eq(str, rendered(t, chat, n, open, a, &err), (char *)prompt), "%s, %s", name, kase);
-    p->n++;
+    ++*(size_t *)user;
+    if (json_get_string(line, "prompt", &prompt, NULL) == 0) {
+        there = over_the_wire(t);
+        cr_expect(eq(str, rendered(t, chat, n, open, a, &err), (char *)prompt), "%s, %s", name, kase);
+        cr_expect(eq(str, rendered(there, chat, n, open, a, &err), (char *)prompt), "%s, %s", name, kase);
+    } else {
+        json_get_string(line, "error_text", &error, NULL);
+        cr_expect(eq(ptr, rendered(t, chat, n, open, a, &err), NULL));
+        cr_expect(eq(str, err.text, (char *)error));
+    }
 }
 
-Test(conv, committed_prompts_of_the_registry)
+Test(conv, prompts_of_every_template_here_and_over_the_wire)
 {
-    struct prompts p = { 0 };
+    size_t n = 0;
 
-    real_lines(real_committed("conv/prompts.jsonl"), check_prompt, &p);
-    cr_expect(eq(sz, p.n, 48));
-    cr_expect(eq(sz, p.n_unknown, 0));
+    real_lines(real_committed("conv_prompts/1.jsonl"), check_prompt, &n);
+    real_lines(real_committed("conv_prompts/2.jsonl"), check_prompt, &n);
+    real_lines(real_committed("conv_prompts/3.jsonl"), check_prompt, &n);
+    cr_expect(eq(sz, n, 102 * 24));
 }
 
-/* All 102 templates as they come over the wire: all but yuan2 and yandexgpt. */
-Test(conv, golden_prompts_of_every_template_over_the_wire, .timeout = 120)
+Test(conv, what_yuan2_strips_off_the_end_is_trusted_no_more_and_no_less)
 {
-    size_t len;
-    CLEANUP(mem_free) char *text = real_read(real_golden("conv_templates.json"), &len);
-    CLEANUP(json_delete) cJSON *tree = NULL;
-    struct prompts p = { 0 };
+    const struct conv_message chat[] = { { "user", "<eod>" }, { "assistant", "London<n" } };
+    static const struct { const char *text; bool trusted; } wanted[] = {
+        { "<eod>", false }, { "<n>", true }, { "Londo", false }, { "<sep>", true },
+    };
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct text_span *spans;
+    size_t n;
 
-    cr_assert(eq(int, json_parse(text, len, NULL, &tree, NULL), 0));
-    p.templates = cJSON_GetObjectItem(tree, "templates");
-    real_lines(real_golden("conv_prompts.jsonl"), check_prompt, &p);
-    cr_expect(eq(sz, p.n, 100 * 24));
-    cr_expect(eq(sz, p.n_unknown, 2 * 24));
+    cr_assert(eq(int, conv_render(conv_find(NULL, "yuan2"), chat, 2, true, a, &spans, &n, NULL), 0));
+    cr_assert(eq(sz, n, 4));
+    for (size_t i = 0; i < n; i++) {
+        cr_expect(eq(str, arena_strndup(a, spans[i].text, spans[i].len), (char *)wanted[i].text));
+        cr_expect(eq(int, spans[i].trusted, wanted[i].trusted));
+    }
 }
 
 struct chats {
@@ -452,9 +433,9 @@ static void check_chat(const cJSON *line, void *user)
         json_get_string(item, "role", &chat[n].role, NULL);
         json_get_string(item, "content", &chat[n++].content, NULL);
     }
-    cr_expect(eq(str, rendered(conv_find("smollm2"), chat, n, true, a, NULL), (char *)text), "%s", id);
+    cr_expect(eq(str, rendered(conv_find(NULL, "smollm2"), chat, n, true, a, NULL), (char *)text), "%s", id);
     if (c->tokenizer) {
-        cr_assert(eq(int, conv_render(conv_find("smollm2"), chat, n, true, a, &spans, &n_spans, NULL), 0));
+        cr_assert(eq(int, conv_render(conv_find(NULL, "smollm2"), chat, n, true, a, &spans, &n_spans, NULL), 0));
         check_ids(c, id, spans, n_spans, ids);
     }
     c->n++;
@@ -478,7 +459,7 @@ Test(conv, smollm2_chats_have_the_golden_ids_span_by_span_and_the_file_is_recogn
     cr_assert(eq(int, gguf_open(real_smollm2(), &g, NULL), 0));
     cr_assert(eq(int, tokenizer_open(g, &t, NULL), 0));
     cr_assert(eq(int, gguf_text(g, "tokenizer.chat_template", text, sizeof text, NULL), 0));
-    cr_expect(eq(ptr, (void *)conv_match(text), (void *)conv_find("smollm2")));
+    cr_expect(eq(ptr, (void *)conv_match(text), (void *)conv_find(NULL, "smollm2")));
     c = (struct chats){ .tokenizer = t };
     real_lines(real_golden("engine/real/smollm2.prompts.jsonl"), check_chat, &c);
     cr_expect(eq(sz, c.n, 26));

@@ -109,6 +109,7 @@ Test(api_foreign, what_can_not_be_asked_has_a_status)
     static const struct { const char *request, *answer; int status; } rows[] = {
         { plain, "{}", 502 },
         { plain, "{\"conv\":{\"name\":\"x\",\"sep_style\":2}}", 502 },
+        { plain, "{\"conv\":{\"name\":\"x\",\"roles\":[\"a\",\"b\"],\"sep_style\":null}}", 501 },
         { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"logprobs\":true}", VICUNA, 400 },
         { "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"hi\"}]}", VICUNA, 400 },
     };

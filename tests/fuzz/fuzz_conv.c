@@ -1,9 +1,10 @@
-/* The input as a foreign worker's template, and as the chat template of a model file. */
+/* The input as a foreign worker's template, as the chat template of a model file, and as a template in a registry. */
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "conv/conv.h"
+#include "conv/dialogue.h"
 
 #include <string.h>
 
@@ -30,6 +31,46 @@ static void render(const struct conv_template *t)
         __builtin_trap();
 }
 
+/* A chat of the template, in every form. */
+static void speak(const struct conv_template *t)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(1 << 24);
+    CLEANUP(dialogue_free) struct dialogue *d = dialogue_new(t);
+    static const char *const texts[] = { "hi", NULL, "", "<n>" };
+    BUF_LOCAL out = BUF_INIT;
+    const char *prompt;
+
+    if (!d)
+        return;
+    for (size_t i = 0; i < 5; i++) {
+        dialogue_prompt(d, a, &prompt, NULL);
+        for (int form = DIALOGUE_OPENAI; form <= DIALOGUE_DICT; form++) {
+            struct json_writer w = json_writer(&out);
+
+            buf_clear(&out);
+            dialogue_write(d, (enum dialogue_form)form, &w);
+            if (json_check(buf_str(&out), out.len, NULL, NULL) < 0)
+                __builtin_trap();
+        }
+        if (i < 4)
+            dialogue_append(d, dialogue_role(d, i), texts[i]);
+    }
+}
+
+static void add(const char *text, size_t size)
+{
+    CLEANUP(conv_registry_free) struct conv_registry *r = conv_registry_new();
+    struct err err = { 0 };
+    size_t len;
+
+    if (!r)
+        return;
+    if (conv_registry_add(r, "raw", text, size, text, size, &err) < 0 && !err_is_set(&err))
+        __builtin_trap();
+    if (!conv_registry_jinja(r, "raw", &len) != err_is_set(&err))
+        __builtin_trap();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     CLEANUP(json_delete) cJSON *tree = NULL;
@@ -40,11 +81,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     conv_match(text);
+    add(text, size);
     if (json_parse(text, size, NULL, &tree, NULL) < 0)
         return 0;
-    if (conv_from_json(tree, &t, &err) == 0)
-        render(t);
-    else if (!err_is_set(&err))
-        __builtin_trap();
+    if (conv_from_json(tree, &t, &err) < 0) {
+        if (!err_is_set(&err))
+            __builtin_trap();
+        return 0;
+    }
+    render(t);
+    speak(t);
     return 0;
 }
