@@ -82,10 +82,10 @@ const char *conv_registry_jinja(const struct conv_registry *r, const char *name,
 enum { CONV_REPLACED = 1 };         /* conv_registry_add: the name was there, and is now this */
 enum { CONV_MAX_NAME = 100, CONV_MAX_TEMPLATE = 1 << 20, CONV_MAX_ADDED = 1000 };
 
-/* Adds a template: a row in the wire form as JSON, a Jinja text, or both (either NULL, not both). What had the name
- * before is gone, Jinja and row. The row's own name gives way to `name`, which may be missing in it. -EINVAL with a sentence
- * for what is wrong, by key; -E2BIG; -ENOMEM; the registry is then as it was. */
-int conv_registry_add(struct conv_registry *r, const char *name, const char *json, size_t json_len,
-                      const char *jinja, size_t jinja_len, struct err *err);
+/* Adds a template: a row in the wire form, a Jinja text, or both (either NULL, not both). What had the name
+ * before is gone, Jinja and row. A name within the row does not count, numbers of styles are the contract's. -EINVAL with
+ * a sentence for what is wrong, by key; -E2BIG; -ENOMEM; the registry is then as it was. */
+int conv_registry_add(struct conv_registry *r, const char *name, const cJSON *row, const char *jinja,
+                      size_t jinja_len, struct err *err);
 
 #endif

@@ -16,7 +16,7 @@ enum { MAX_REPEATED = 256, MAX_SLOTS = 4, MAX_MESSAGES = 256, MAX_STOPS = 256 };
 
 struct reader {
     const cJSON *object;
-    bool old_numbers;               /* of a worker that may be an older package's */
+    const char *name;               /* NULL: that of the object */
     struct conv_template *t;
     struct err *err;
 };
@@ -87,7 +87,7 @@ static int read_style(struct reader *r)
         return rc;
     if (rc == JSON_ABSENT)
         return 0;                           /* null: CONV_NO_STYLE */
-    if (number >= CONV_LLAMA3 && number < CONV_YUAN2 && r->old_numbers && has_old_numbers(r->object))
+    if (number >= CONV_LLAMA3 && number < CONV_YUAN2 && !r->name && has_old_numbers(r->object))
         number++;
     if (!conv_style_facts(number))
         return err_set(r->err, -EINVAL, "'sep_style' %lld is none of the styles 1 to %d", (long long)number,
@@ -222,7 +222,8 @@ static int read_all(struct reader *r)
     int64_t offset = 0;
     int rc;
 
-    if ((rc = read_text(r, "name", true, NULL, &t->name)) < 0 ||
+    rc = r->name ? copy(r, r->name, &t->name) : read_text(r, "name", true, NULL, &t->name);
+    if (rc < 0 ||
         (rc = read_text(r, "system_template", false, CONV_SLOT, &t->system_template)) < 0 ||
         (rc = read_text(r, "system_message", false, "", &t->system_message)) < 0 ||
         (rc = read_text(r, "system_message_vision", false, "", &t->system_message_vision)) < 0 ||
@@ -237,10 +238,10 @@ static int read_all(struct reader *r)
     return check_repeated(r);
 }
 
-int conv_read(const cJSON *object, bool old_numbers, struct conv_template **ret, struct err *err)
+int conv_read(const cJSON *object, const char *name, struct conv_template **ret, struct err *err)
 {
     CLEANUP(arena_free) struct arena *a = arena_new(CONV_MAX_TEMPLATE);
-    struct reader r = { .object = object, .old_numbers = old_numbers, .err = err };
+    struct reader r = { .object = object, .name = name, .err = err };
     int rc;
 
     if (!cJSON_IsObject(object))
@@ -260,5 +261,5 @@ int conv_read(const cJSON *object, bool old_numbers, struct conv_template **ret,
 
 int conv_from_json(const cJSON *object, struct conv_template **ret, struct err *err)
 {
-    return conv_read(object, true, ret, err);
+    return conv_read(object, NULL, ret, err);
 }

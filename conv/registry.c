@@ -3,9 +3,7 @@
  */
 #include "conv/conv.h"
 
-#include "base/arena.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/utf8.h"
 #include "conv/template.h"
 
@@ -134,28 +132,13 @@ static int check_name(const char *name, struct err *err)
     return 0;
 }
 
-static int read_row(const char *name, const char *json, size_t len, struct conv_template **ret, struct err *err)
-{
-    CLEANUP(json_delete) cJSON *tree = NULL;
-    int rc = json_parse(json, len, NULL, &tree, err);
-
-    if (rc < 0)
-        return rc;
-    if (cJSON_IsObject(tree)) {
-        cJSON_DeleteItemFromObjectCaseSensitive(tree, "name");
-        if (!cJSON_AddStringToObject(tree, "name", name))
-            return err_set(err, -ENOMEM, "no memory for a template");
-    }
-    return conv_read(tree, false, ret, err);
-}
-
-static int read_added(const char *name, const char *json, size_t json_len, const char *jinja, size_t jinja_len,
-                      struct added *ret, struct err *err)
+static int read_added(const char *name, const cJSON *row, const char *jinja, size_t jinja_len, struct added *ret,
+                      struct err *err)
 {
     int rc = check_name(name, err);
 
-    if (rc == 0 && json)
-        rc = read_row(name, json, json_len, &ret->row, err);
+    if (rc == 0 && row)
+        rc = conv_read(row, name, &ret->row, err);
     if (rc < 0)
         return rc;
     if (jinja && jinja_len > CONV_MAX_TEMPLATE)
@@ -168,12 +151,12 @@ static int read_added(const char *name, const char *json, size_t json_len, const
     return ret->name && (!jinja || ret->jinja) ? 0 : err_set(err, -ENOMEM, "no memory for a template");
 }
 
-int conv_registry_add(struct conv_registry *r, const char *name, const char *json, size_t json_len,
-                      const char *jinja, size_t jinja_len, struct err *err)
+int conv_registry_add(struct conv_registry *r, const char *name, const cJSON *row, const char *jinja,
+                      size_t jinja_len, struct err *err)
 {
     __attribute__((cleanup(added_cleanup))) struct added a = { 0 };
     struct added *at, *more;
-    int rc = read_added(name, json, json_len, jinja, jinja_len, &a, err);
+    int rc = read_added(name, row, jinja, jinja_len, &a, err);
 
     if (rc < 0)
         return rc;

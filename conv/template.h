@@ -68,8 +68,8 @@ struct conv_turn {
 int conv_render_turns(const struct conv_template *t, struct conv_text system, const struct conv_turn *turns, size_t n,
                       struct arena *a, struct text_span **ret, size_t *ret_n, const char **ret_text, struct err *err);
 
-/* conv_from_json(), with old_numbers that of a template off the wire. */
-int conv_read(const cJSON *object, bool old_numbers, struct conv_template **ret, struct err *err);
+/* conv_from_json(); with a name it is not off the wire: the name is that, and numbers are the contract's. */
+int conv_read(const cJSON *object, const char *name, struct conv_template **ret, struct err *err);
 void conv_write_roles(const struct conv_template *t, struct json_writer *w);               /* "roles":[…] */
 void conv_write_pair(const char *role, const char *text, struct json_writer *w);           /* [role,text] */
 

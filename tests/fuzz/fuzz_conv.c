@@ -57,7 +57,7 @@ static void speak(const struct conv_template *t)
     }
 }
 
-static void add(const char *text, size_t size)
+static void add(const cJSON *row, const char *text, size_t size)
 {
     CLEANUP(conv_registry_free) struct conv_registry *r = conv_registry_new();
     struct err err = { 0 };
@@ -65,7 +65,7 @@ static void add(const char *text, size_t size)
 
     if (!r)
         return;
-    if (conv_registry_add(r, "raw", text, size, text, size, &err) < 0 && !err_is_set(&err))
+    if (conv_registry_add(r, "raw", row, text, size, &err) < 0 && !err_is_set(&err))
         __builtin_trap();
     if (!conv_registry_jinja(r, "raw", &len) != err_is_set(&err))
         __builtin_trap();
@@ -81,8 +81,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, size);
     text[size] = 0;
     conv_match(text);
-    add(text, size);
-    if (json_parse(text, size, NULL, &tree, NULL) < 0)
+    json_parse(text, size, NULL, &tree, NULL);
+    add(tree, text, size);
+    if (!tree)
         return 0;
     if (conv_from_json(tree, &t, &err) < 0) {
         if (!err_is_set(&err))
