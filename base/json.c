@@ -393,6 +393,84 @@ int json_get_object(const cJSON *obj, const char *key, const cJSON **ret, struct
     return 0;
 }
 
+/* ---- values as they are written ---- */
+
+/* The text was checked, so a value ends where its brackets or its quotes do. */
+static const char *string_end(const char *at, const char *end)
+{
+    for (at++; at < end && *at != '"'; at++)
+        at += *at == '\\';
+    return at < end ? at + 1 : end;
+}
+
+static const char *value_end(const char *at, const char *end)
+{
+    size_t depth = 0;
+
+    if (at < end && *at == '"')
+        return string_end(at, end);
+    while (at < end) {
+        char c = *at;
+
+        if (c == '"') {
+            at = string_end(at, end);
+            continue;
+        }
+        if (c == '[' || c == '{')
+            depth++;
+        else if (depth == 0 && strchr(",]} \t\n\r", c))
+            break;
+        else if ((c == ']' || c == '}') && --depth == 0)
+            return at + 1;
+        at++;
+    }
+    return at;
+}
+
+static const char *behind_any(const char *at, const char *end, const char *those)
+{
+    while (at < end && *at && strchr(those, *at))
+        at++;
+    return at;
+}
+
+struct json_walk json_walk(const char *text, size_t len)
+{
+    const char *end = text + len, *at = behind_any(text, end, " \t\n\r");
+    bool inside = at < end && (*at == '[' || *at == '{');
+
+    return (struct json_walk){ inside ? at + 1 : end, end, inside && *at == '{' };
+}
+
+bool json_next(struct json_walk *w, struct json_slice *ret_key, struct json_slice *ret_value)
+{
+    const char *at = behind_any(w->at, w->end, " ,\t\n\r"), *end;
+
+    *ret_key = (struct json_slice){ 0 };
+    if (at >= w->end || *at == ']' || *at == '}')
+        return false;
+    if (w->object) {
+        end = string_end(at, w->end);
+        *ret_key = (struct json_slice){ at, (size_t)(end - at) };
+        at = behind_any(end, w->end, " :\t\n\r");
+    }
+    end = value_end(at, w->end);
+    *ret_value = (struct json_slice){ at, (size_t)(end - at) };
+    w->at = end;
+    return true;
+}
+
+struct json_slice json_slice_of(const char *text, size_t len, const cJSON *root, const cJSON *child)
+{
+    struct json_walk w = json_walk(text, len);
+    struct json_slice key, value;
+
+    for (const cJSON *c = child ? root->child : NULL; c && json_next(&w, &key, &value); c = c->next)
+        if (c == child)
+            return value;
+    return (struct json_slice){ 0 };
+}
+
 static void comma(struct json_writer *w)
 {
     if (w->comma)
@@ -522,6 +600,12 @@ void json_raw(struct json_writer *w, const char *json)
 {
     comma(w);
     buf_adds(w->out, json);
+}
+
+void json_slice(struct json_writer *w, struct json_slice json)
+{
+    comma(w);
+    buf_add(w->out, json.text, json.len);
 }
 
 void json_tree(struct json_writer *w, const cJSON *tree)

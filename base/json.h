@@ -59,6 +59,20 @@ const cJSON *json_find(const cJSON *obj, const char *key);
 /* "a string", "a number", "null", … */
 const char *json_type_name(const cJSON *value);
 
+/* A value as it is written: a tree knows no 1.0 from 1 and none of a number's digits beyond a double's. */
+struct json_slice { const char *text; size_t len; };
+
+/* The values within an array or object whose text was checked, in order, as in the tree:
+ *
+ *     for (struct json_walk w = json_walk(text, len); json_next(&w, &key, &value);)
+ *
+ * key is as it is written, quotes included; of an array {NULL, 0}. */
+struct json_walk { const char *at, *end; bool object; };
+struct json_walk json_walk(const char *text, size_t len);
+bool json_next(struct json_walk *w, struct json_slice *ret_key, struct json_slice *ret_value);
+/* How `child` of the tree's root is written in the text that the tree was made of; {NULL, 0} for NULL. */
+struct json_slice json_slice_of(const char *text, size_t len, const cJSON *root, const cJSON *child);
+
 struct json_writer {
     struct buf *out;
     bool comma;                 /* the next value needs one in front */
@@ -80,6 +94,7 @@ void json_bool(struct json_writer *w, bool v);
 void json_null(struct json_writer *w);
 void json_raw(struct json_writer *w, const char *json);     /* is JSON already */
 void json_tree(struct json_writer *w, const cJSON *tree);
+void json_slice(struct json_writer *w, struct json_slice json);
 
 /* key and value in one */
 void json_kstr(struct json_writer *w, const char *key, const char *text);

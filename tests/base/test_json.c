@@ -183,3 +183,40 @@ Test(json, numbers_read_back_equal)
         cr_expect(eq(dbl, strtod(b.data, NULL), v[i]));
     }
 }
+
+static bool is_written(struct json_slice slice, const char *text)
+{
+    return slice.len == strlen(text) && memcmp(slice.text, text, slice.len) == 0;
+}
+
+Test(json, values_can_be_had_as_they_are_written)
+{
+    static const char text[] = " { \"a\" : 1.0 ,\"b\\\"]\":[1,{\"x\":\"}\\\\\"}, 2],\"\":\"q\\\"\",\"c\":-12345678901234567890e1 , \"d\":{}}\n";
+    static const char *const keys[] = { "\"a\"", "\"b\\\"]\"", "\"\"", "\"c\"", "\"d\"" };
+    static const char *const values[] = { "1.0", "[1,{\"x\":\"}\\\\\"}, 2]", "\"q\\\"\"", "-12345678901234567890e1", "{}" };
+    struct json_walk w = json_walk(text, sizeof text - 1);
+    CLEANUP(json_delete) cJSON *tree = NULL;
+    struct json_slice key, value;
+    size_t n = 0;
+
+    cr_assert(zero(int, json_parse(text, sizeof text - 1, NULL, &tree, NULL)));
+    for (; json_next(&w, &key, &value); n++) {
+        cr_assert(lt(sz, n, 5));
+        cr_expect(is_written(key, keys[n]));
+        cr_expect(is_written(value, values[n]), "%.*s", (int)value.len, value.text);
+    }
+    cr_expect(eq(sz, n, 5));
+    value = json_slice_of(text, sizeof text - 1, tree, json_find(tree, "c"));
+    cr_expect(is_written(value, values[3]));
+    value = json_slice_of(text, sizeof text - 1, tree, NULL);
+    cr_expect(eq(sz, value.len, 0));
+
+    w = json_walk("[ \"a\", [], true]", 16);
+    for (n = 0; json_next(&w, &key, &value); n++)
+        cr_expect(eq(sz, key.len, 0));
+    cr_expect(eq(sz, n, 3));
+    w = json_walk("7", 1);
+    cr_expect(not(json_next(&w, &key, &value)));
+    w = json_walk("[]", 2);
+    cr_expect(not(json_next(&w, &key, &value)));
+}
