@@ -1,11 +1,13 @@
 /* unicode.h - what characters are: classes, cases, normal forms.
  *
- * Classes and cases are those of Unicode 16, from generated tables (unicode_data.c: tools/unicode.py
- * makes it from the PyPI package unicodedata2, and a test makes it again). Normal forms are
- * those of Unicode 9, which Hugging Face's tokenizers have: characters assigned later are left alone.
+ * Classes and cases are those of Unicode 16, from generated tables (unicode_data.c: tools/unicode.py makes it from the PyPI
+ * package unicodedataplus, and a test makes it again). Normal forms are those of Unicode 9, which Hugging Face's tokenizers have:
+ * characters assigned later are left alone.
+ *
+ * Texts are UTF-8; a byte that is no part of a character is copied as it is and is like a character of no class.
  *
  * Threads  any
- * Source   Unicode 16.0, UnicodeData, SpecialCasing, PropList, Scripts
+ * Source   Unicode 16.0: UnicodeData, SpecialCasing, CaseFolding, PropList, Scripts; UAX 15; Python 3's str for what bears its names
  */
 #ifndef BASE_UNICODE_H
 #define BASE_UNICODE_H
@@ -28,13 +30,21 @@ enum {
     UC_SYMBOL = 64,                 /* S* */
     UC_SPACE = 128,                 /* White_Space */
 };
-extern const uint8_t unicode_ascii_class[128];
-uint8_t unicode_class(uint32_t c);
+enum { UNICODE_CLASS_BLOCKS = 7172 };
+extern const uint8_t unicode_ascii_class[128], unicode_class_index[UNICODE_CLASS_BLOCKS], unicode_class_blocks[];
+
+/* 0 for what has none of these classes (controls, unassigned), and for what is no character. */
+static inline uint8_t unicode_class(uint32_t c)
+{
+    uint32_t block = c >> 7;
+
+    return block == 0 ? unicode_ascii_class[c] : block < UNICODE_CLASS_BLOCKS ? unicode_class_blocks[(uint32_t)unicode_class_index[block] << 7 | (c & 127)] : 0;
+}
 
 /* General category, two letters: "Lu", "Nd", "Cn". */
 const char *unicode_category(uint32_t c);
 bool unicode_is_han(uint32_t c);                    /* Script=Han, not its extensions */
-const char *unicode_script(uint32_t c);             /* "Latin", "Han", "Common", … */
+const char *unicode_script(uint32_t c);             /* "Latin", "Han", "Common", …, "Unknown" */
 bool unicode_is_word(uint32_t c);                   /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */
 bool unicode_is_pyspace(uint32_t c);                /* Python's str.isspace: White_Space and U+001C to U+001F */
 bool unicode_is_printable(uint32_t c);              /* Python's str.isprintable */
@@ -56,15 +66,18 @@ int unicode_lower(uint32_t c, uint32_t ret[3]);
 int unicode_title(uint32_t c, uint32_t ret[3]);
 int unicode_casefold(uint32_t c, uint32_t ret[3]);
 
-/* Text as Python's str.upper, lower (with final sigma), casefold; invalid bytes pass. */
+/* Text as Python's str methods of these names: a sigma at a word's end becomes the final one. Appended; linear in len. */
 void unicode_add_upper(struct buf *out, const char *text, size_t len);
 void unicode_add_lower(struct buf *out, const char *text, size_t len);
+void unicode_add_title(struct buf *out, const char *text, size_t len);
+void unicode_add_capitalize(struct buf *out, const char *text, size_t len);
+void unicode_add_swapcase(struct buf *out, const char *text, size_t len);
 void unicode_add_casefold(struct buf *out, const char *text, size_t len);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 /* Whether a text is surely in the form already (a quick check; false: it may be). */
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t len);
-/* Appends the text in the form. Linear in len but for sorting runs of marks. */
+/* Appends the text in the form. Linear in len; what is in the form already is copied. */
 void unicode_add_normal(struct buf *out, enum unicode_form form, const char *text, size_t len);
 
 #endif
