@@ -163,8 +163,11 @@ static void put_change(const cJSON *change, struct buf *out)
         put_value(is, term_green(), out);
         put_origin(change, out);
     } else {
-        buf_printf(out, "%s%s model ", is[0] ? term_green() : term_red(), is[0] ? "+" : "-");
-        term_put(out, text_of(change, "model"));
+        const char *template = text_of(change, "template");
+
+        buf_printf(out, "%s%s %s ", is[0] ? term_green() : term_red(), was[0] && is[0] ? "*" : is[0] ? "+" : "-",
+                   template[0] ? "template" : "model");
+        term_put(out, template[0] ? template : text_of(change, "model"));
         buf_adds(out, " (");
         term_put(out, is[0] ? is : was);
         buf_printf(out, ")%s", term_plain());

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 struct arena;
+struct conv_registry;
 struct text_span;
 struct conv_template;
 struct engine;
@@ -53,6 +54,7 @@ struct engine_config {
     uint64_t kv_tokens;             /* positions in the KV cache of all sequences; 0: as many
                                      * as parallel sequences of `context` need, within memory */
     const char *chat_template;      /* "auto": the file's own; else a name of conv/ */
+    const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;
     void (*notify)(void *user);
     void *notify_user;

@@ -749,14 +749,15 @@ DEFINE_CLEANUP(struct cpu *, cpu_free)
 
 /* ---- opening ---- */
 
-static int choose_template(struct cpu *e, const struct gguf *file, const char *name, struct err *err)
+static int choose_template(struct cpu *e, const struct gguf *file, const struct engine_config *config, struct err *err)
 {
+    const char *name = config->chat_template;
     CLEANUP(mem_free) char *text = NULL;
     struct gguf_str own = { 0 };
     int r;
 
     if (name && strcmp(name, "auto")) {
-        e->engine.info.conv = conv_find(NULL, name);
+        e->engine.info.conv = conv_find(config->templates, name);
         if (!e->engine.info.conv)
             return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", gguf_path(file), name);
         return 0;
@@ -899,7 +900,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     if (r < 0)
         return r;
     beat(e);
-    r = choose_template(e, file, config->chat_template, err);
+    r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
     r = model_open(file, &options, &e->model, err);

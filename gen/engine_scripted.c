@@ -925,7 +925,7 @@ static int describe(struct scripted *s, const struct engine_config *config, stru
 
     if (!name || strcmp(name, "auto") == 0)
         name = "chatml";
-    info->conv = conv_find(NULL, name);
+    info->conv = conv_find(config->templates, name);
     if (!info->conv)
         return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", config->name, name);
     snprintf(info->model, sizeof info->model, "%s", config->name);

@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/utf8.h"
 #include "base/nearest.h"
 #include "daemon/model_name.h"
@@ -43,6 +44,7 @@ const char *const config_section_names[CONFIG_N_SECTIONS] = {
     [CONFIG_SUPERVISOR] = "supervisor", [CONFIG_CONTROLLER] = "controller",
     [CONFIG_API] = "api",               [CONFIG_LISTEN] = "api.listen",
     [CONFIG_DEFAULTS] = "defaults",     [CONFIG_MODEL] = "models",
+    [CONFIG_TEMPLATE] = "templates",
 };
 
 struct reader {
@@ -428,6 +430,53 @@ static int read_list(const struct place *p, const config_setting_t *s, struct co
     return r;
 }
 
+/* ---- fields of chat templates ---- */
+
+enum { MAX_FIELD_DEPTH = 3 };       /* a list of pairs of texts */
+
+static int put_field(const struct place *p, const config_setting_t *s, int depth, struct json_writer *w)
+{
+    int r = 0;
+
+    switch (config_setting_type(s)) {
+    case CONFIG_TYPE_INT:
+    case CONFIG_TYPE_INT64:
+        json_int(w, config_setting_get_int64(s));
+        return 0;
+    case CONFIG_TYPE_FLOAT:
+        json_num(w, config_setting_get_float(s));
+        return 0;
+    case CONFIG_TYPE_STRING:
+        if (!utf8_is_valid(config_setting_get_string(s), strlen(config_setting_get_string(s))))
+            return fault(p, "is not UTF-8");
+        json_str(w, config_setting_get_string(s));
+        return 0;
+    case CONFIG_TYPE_ARRAY:
+    case CONFIG_TYPE_LIST:
+        if (depth == MAX_FIELD_DEPTH)
+            return fault(p, "holds lists within lists within lists");
+        json_open(w, '[');
+        for (int i = 0; r == 0 && i < config_setting_length(s); i++)
+            r = put_field(p, config_setting_get_elem(s, (unsigned)i), depth + 1, w);
+        json_close(w, ']');
+        return r;
+    default:
+        return wrong_type(p, "a text, a number or a list", s);
+    }
+}
+
+static int read_field(const struct place *p, const config_setting_t *s, const char **ret)
+{
+    BUF_LOCAL json = BUF_INIT;
+    struct json_writer w = json_writer(&json);
+    int r = put_field(p, s, 1, &w);
+
+    if (r)
+        return r;
+    *ret = json.failed ? NULL : arena_strdup(p->r->c->arena, buf_str(&json));
+    return *ret ? 0 : fault(p, "no memory");
+}
+
 static int read_listeners(const struct place *p, const config_setting_t *s, struct config_value *v);
 
 static int read_value(const struct place *p, const config_setting_t *s, struct config_value *v)
@@ -443,6 +492,8 @@ static int read_value(const struct place *p, const config_setting_t *s, struct c
         return read_list(p, s, v);
     case CONFIG_LISTENERS:
         return read_listeners(p, s, v);
+    case CONFIG_FIELD:
+        return read_field(p, s, &v->s);
     default:
         if (read_text(p, s, &v->s))
             return -EINVAL;
@@ -557,19 +608,26 @@ static int read_listeners(const struct place *p, const config_setting_t *s, stru
     return r;
 }
 
-static void read_models(struct reader *r, const config_setting_t *s)
+/* A list of groups: models, templates. `a` and `b` as in read_group(). */
+struct groups {
+    const char *name;
+    enum config_section a, b;
+    struct config_group **list;
+    size_t *n;
+    size_t max;
+};
+
+static void read_groups(struct reader *r, const config_setting_t *s, const struct groups *to)
 {
-    struct config *c = r->c;
     int n = config_setting_length(s);
 
     if (!is_list(s) || (n > 0 && s->type == CONFIG_TYPE_ARRAY)) {
-        config_fault(r->faults, r->file, (int)s->line, "models: must be a list of groups, but is %s",
+        config_fault(r->faults, r->file, (int)s->line, "%s: must be a list of groups, but is %s", to->name,
                      type_name(s));
         return;
     }
-    if (c->n_models + (size_t)n > CONFIG_MAX_MODELS) {
-        config_fault(r->faults, r->file, (int)s->line, "models: more than %d models",
-                     CONFIG_MAX_MODELS);
+    if (*to->n + (size_t)n > to->max) {
+        config_fault(r->faults, r->file, (int)s->line, "%s: more than %zu %s", to->name, to->max, to->name);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -577,7 +635,7 @@ static void read_models(struct reader *r, const config_setting_t *s)
         struct config_group *g;
         char label[32];
 
-        snprintf(label, sizeof label, "models[%d]", i);
+        snprintf(label, sizeof label, "%s[%d]", to->name, i);
         if (e->type != CONFIG_TYPE_GROUP) {
             config_fault(r->faults, r->file, (int)(e->line ? e->line : s->line),
                          "%s: must be a group, but is %s", label, type_name(e));
@@ -585,12 +643,24 @@ static void read_models(struct reader *r, const config_setting_t *s)
         }
         g = new_group(r, label, (int)(e->line ? e->line : s->line));
         if (!g) {
-            config_fault(r->faults, r->file, (int)s->line, "models: no memory");
+            config_fault(r->faults, r->file, (int)s->line, "%s: no memory", to->name);
             return;
         }
-        read_group(r, e, g, CONFIG_MODEL, CONFIG_DEFAULTS);
-        c->models[c->n_models++] = g;
+        read_group(r, e, g, to->a, to->b);
+        to->list[(*to->n)++] = g;
     }
+}
+
+static void read_models(struct reader *r, const config_setting_t *s)
+{
+    read_groups(r, s, &(struct groups){ "models", CONFIG_MODEL, CONFIG_DEFAULTS, r->c->models, &r->c->n_models,
+                                        CONFIG_MAX_MODELS });
+}
+
+static void read_templates(struct reader *r, const config_setting_t *s)
+{
+    read_groups(r, s, &(struct groups){ "templates", CONFIG_TEMPLATE, CONFIG_TEMPLATE, r->c->template_groups,
+                                        &r->c->n_template_groups, CONFIG_MAX_TEMPLATES });
 }
 
 static void unknown_section(struct reader *r, const config_setting_t *s)
@@ -605,7 +675,7 @@ static void unknown_section(struct reader *r, const config_setting_t *s)
                      s->name, n.name);
     else
         config_fault(r->faults, r->file, (int)s->line,
-                     "%s: unknown section; there are supervisor, controller, api, defaults, models",
+                     "%s: unknown section; there are supervisor, controller, api, defaults, models, templates",
                      s->name);
 }
 
@@ -620,6 +690,8 @@ static void read_section(struct reader *r, const config_setting_t *s)
         unknown_section(r, s);
     else if (i == CONFIG_MODEL)
         read_models(r, s);
+    else if (i == CONFIG_TEMPLATE)
+        read_templates(r, s);
     else if (s->type != CONFIG_TYPE_GROUP)
         config_fault(r->faults, r->file, (int)s->line, "%s: must be a group, but is %s", s->name,
                      type_name(s));
@@ -629,7 +701,7 @@ static void read_section(struct reader *r, const config_setting_t *s)
 
 /* ---- files ---- */
 
-static int slurp(const char *path, struct buf *out)
+int config_slurp(const char *path, struct buf *out)
 {
     CLEANUP(fd_close) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat st;
@@ -652,6 +724,11 @@ static int slurp(const char *path, struct buf *out)
         if (out->len > MAX_FILE)
             return -EFBIG;
     }
+}
+
+const char *config_slurp_fault(int e)
+{
+    return e == -EFBIG ? "is larger than 1 MB" : e == -EINVAL ? "is no regular file" : strerror(-e);
 }
 
 /* libconfig says what, but not which; the line shows it. */
@@ -704,7 +781,7 @@ static int read_file(struct reader *r, const char *path)
     struct config *c = r->c;
     const char **files = (const char **)c->files;
     BUF_LOCAL raw = BUF_INIT;
-    int e = slurp(path, &raw);
+    int e = config_slurp(path, &raw);
 
     r->file = arena_strdup(c->arena, path);
     if (!r->file) {
@@ -712,8 +789,7 @@ static int read_file(struct reader *r, const char *path)
         return -ENOMEM;
     }
     if (e) {
-        config_fault(r->faults, path, 0, "%s",
-                     e == -EFBIG ? "is larger than 1 MB" : e == -EINVAL ? "is no regular file" : strerror(-e));
+        config_fault(r->faults, path, 0, "%s", config_slurp_fault(e));
         return e;
     }
     files[c->n_files++] = r->file;
@@ -863,8 +939,10 @@ static int prepare(struct reader *r, const char *path)
                            slash ? slash + 1 : path);
     c->files = arena_array(c->arena, MAX_FILES, sizeof *c->files);
     c->models = arena_array(c->arena, CONFIG_MAX_MODELS, sizeof *c->models);
+    c->template_groups = arena_array(c->arena, CONFIG_MAX_TEMPLATES, sizeof *c->template_groups);
+    c->templates = arena_array(c->arena, CONFIG_MAX_TEMPLATES, sizeof *c->templates);
     c->notes = arena_array(c->arena, MAX_NOTES, sizeof *c->notes);
-    if (!c->path || !c->files || !c->models || !c->notes)
+    if (!c->path || !c->files || !c->models || !c->template_groups || !c->templates || !c->notes)
         return -ENOMEM;
     for (size_t i = 0; i < CONFIG_N_SECTIONS; i++) {
         c->sections[i].label = config_section_names[i];
@@ -903,6 +981,7 @@ int config_load(const char *path, struct config **ret, struct buf *errors)
     read_drop_ins(&r, slash ? arena_strndup(c->arena, path, (size_t)(slash - path + 1)) : "");
     inherit(c);
     config_check(c, &faults);
+    config_take_templates(c, &faults);
     if (faults.n)
         return -EINVAL;
     *ret = STEAL(c);

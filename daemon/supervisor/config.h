@@ -11,8 +11,11 @@
  * A group (a section, a listener, a model) holds one value a row; a model also
  * holds the rows of `defaults`, with the values it inherits. Paths are absolute.
  *
+ * Chat templates come from files of supervisor.template_dirs and from the list
+ * `templates`; they are checked whole with the rest, and a wrong one is a fault.
+ *
  * Syntax   libconfig 1.5, without @include
- * Limits   1 MB a file, 256 models, 256 workers in all, 64 listeners
+ * Limits   1 MB a file, 256 models, 256 workers in all, 64 listeners, 256 templates of 4 MB in all
  */
 #ifndef DAEMON_SUPERVISOR_CONFIG_H
 #define DAEMON_SUPERVISOR_CONFIG_H
@@ -26,11 +29,11 @@
 
 struct err;
 
-enum { CONFIG_MAX_MODELS = 256, CONFIG_MAX_WORKERS = 256, CONFIG_MAX_LISTENERS = 64 };
+enum { CONFIG_MAX_MODELS = 256, CONFIG_MAX_WORKERS = 256, CONFIG_MAX_LISTENERS = 64, CONFIG_MAX_TEMPLATES = 256 };
 
 enum config_section {
     CONFIG_SUPERVISOR, CONFIG_CONTROLLER, CONFIG_API, CONFIG_LISTEN, CONFIG_DEFAULTS, CONFIG_MODEL,
-    CONFIG_N_SECTIONS,
+    CONFIG_TEMPLATE, CONFIG_N_SECTIONS,
 };
 
 enum config_type {
@@ -43,6 +46,7 @@ enum config_type {
     CONFIG_ADDRESS,         /* ipc/address.h */
     CONFIG_PATHS, CONFIG_NAMES, CONFIG_ADDRESSES,      /* lists of those */
     CONFIG_LISTENERS,       /* groups of section LISTEN, or their addresses */
+    CONFIG_FIELD,           /* of a chat template: any text, number or list, kept as JSON; conv/ knows what it may be */
 };
 
 /* What a reload needs so that another value takes effect. */
@@ -91,15 +95,27 @@ struct config_group {
     struct config_value values[CONFIG_N_KEYS];      /* those of other sections are unset */
 };
 
+/* A chat template: a row (conv/conv.h) as JSON, a Jinja text, or both. */
+struct config_template {
+    const char *name;
+    const char *row, *jinja;        /* NULL: it has none */
+    const char *file;               /* that has it; the row's when there are two */
+    int line;                       /* 0: the file is the template */
+};
+
 struct config {
     const char *path;       /* absolute */
     const char *const *files;       /* all that were read, in order */
     size_t n_files;
-    struct config_group sections[CONFIG_N_SECTIONS];        /* not LISTEN and MODEL */
+    struct config_group sections[CONFIG_N_SECTIONS];        /* not LISTEN, MODEL and TEMPLATE */
     struct config_group **listeners;
     size_t n_listeners;
     struct config_group **models;
     size_t n_models;            /* those of model_folders last; their `line` is 0 */
+    struct config_group **template_groups;          /* as said; what they come to is in templates */
+    size_t n_template_groups;
+    struct config_template *templates;              /* [n_templates], by name */
+    size_t n_templates;
     const char *const *notes;   /* sentences: what was left out and is no fault */
     size_t n_notes;
     struct arena *arena;
@@ -123,16 +139,18 @@ bool config_only_workers(const struct config *c);
  * that says where it comes from. */
 void config_dump(const struct config *c, struct buf *out);
 /* One setting that differs: `was` and `is` as a file would have them, "" where
- * it is not set. row NULL: the model as a whole is new (`is`: its file) or gone. */
+ * it is not set. row NULL: the model or template as a whole is new (`is`: its file) or gone; a template
+ * that changed has both. */
 struct config_change {
     const char *model;          /* NULL: of a section */
+    const char *template;       /* a chat template; NULL: none */
     const struct config_row *row;
     const char *was, *is;
     const char *file;           /* where it is said now; NULL: the default */
     int line;
 };
 typedef void config_change_fn(const struct config_change *change, void *user);
-/* Calls fn with each, in the order of the documentation, models last. */
+/* Calls fn with each, in the order of the documentation, models and templates last. */
 void config_diff(const struct config *was, const struct config *is, config_change_fn *fn, void *user);
 /* "ms, 50 to 60000", as etc/fastchat.conf and the manual say it. */
 void config_row_range(const struct config_row *row, struct buf *out);

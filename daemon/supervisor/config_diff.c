@@ -1,6 +1,6 @@
 /* Two configurations, setting by setting.
  *
- * Models are told apart by name. A setting that a model inherits in both is shown
+ * Models are told apart by name, and so are chat templates: those in force, whatever file they come from. A setting that a model inherits in both is shown
  * once, at `defaults`.
  */
 #include "daemon/supervisor/config_parts.h"
@@ -88,6 +88,36 @@ static void alone(const struct diff *d, const struct config_group *g, bool is_ne
                                    .line = g->line }, d->user);
 }
 
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static const struct config_template *find_template(const struct config *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_templates; i++)
+        if (strcmp(c->templates[i].name, name) == 0)
+            return &c->templates[i];
+    return NULL;
+}
+
+static void compare_templates(const struct diff *d)
+{
+    for (size_t i = 0; i < d->was->n_templates; i++) {
+        const struct config_template *t = &d->was->templates[i];
+
+        if (!find_template(d->is, t->name))
+            d->fn(&(struct config_change){ .template = t->name, .was = t->file, .is = "" }, d->user);
+    }
+    for (size_t i = 0; i < d->is->n_templates; i++) {
+        const struct config_template *t = &d->is->templates[i], *old = find_template(d->was, t->name);
+
+        if (!old || !same_text(old->row, t->row) || !same_text(old->jinja, t->jinja))
+            d->fn(&(struct config_change){ .template = t->name, .was = old ? old->file : "", .is = t->file, .file = t->file,
+                                           .line = t->line }, d->user);
+    }
+}
+
 void config_diff(const struct config *was, const struct config *is, config_change_fn *fn, void *user)
 {
     const struct diff d = { was, is, fn, user };
@@ -95,7 +125,7 @@ void config_diff(const struct config *was, const struct config *is, config_chang
     for (size_t k = 0; k < CONFIG_N_KEYS; k++) {
         enum config_section s = config_rows[k].section;
 
-        if (s != CONFIG_LISTEN && s != CONFIG_MODEL)
+        if (s != CONFIG_LISTEN && s != CONFIG_MODEL && s != CONFIG_TEMPLATE)
             compare(&d, NULL, k, &was->sections[s].values[k], &is->sections[s].values[k]);
     }
     for (size_t m = 0; m < was->n_models; m++)
@@ -109,4 +139,5 @@ void config_diff(const struct config *was, const struct config *is, config_chang
         else
             compare_models(&d, was->models[old], is->models[m]);
     }
+    compare_templates(&d);
 }

@@ -36,6 +36,53 @@ static void put_strings(struct buf *out, const struct config_value *v)
     buf_adds(out, v->n_list ? " )" : ")");
 }
 
+/* As libconfig escapes it; lines stay lines of the dump. */
+static void put_text(struct buf *out, const char *text)
+{
+    buf_addc(out, '"');
+    for (; *text; text++) {
+        if (*text == '\n')
+            buf_adds(out, "\\n");
+        else if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            buf_printf(out, "\\x%02X", *text);
+        else if (*text == '"' || *text == '\\')
+            buf_printf(out, "\\%c", *text);
+        else
+            buf_addc(out, *text);
+    }
+    buf_addc(out, '"');
+}
+
+static void put_tree(struct buf *out, const cJSON *v)
+{
+    const cJSON *item;
+    const char *sep = "( ";
+
+    if (cJSON_IsString(v))
+        put_text(out, v->valuestring);
+    else if (cJSON_IsNumber(v) && v->valuedouble == (double)(int64_t)v->valuedouble)
+        buf_printf(out, "%" PRIi64, (int64_t)v->valuedouble);
+    else if (cJSON_IsNumber(v))
+        put_float(out, v->valuedouble);
+    if (!cJSON_IsArray(v))
+        return;
+    cJSON_ArrayForEach(item, v)
+    {
+        buf_adds(out, sep);
+        put_tree(out, item);
+        sep = ", ";
+    }
+    buf_adds(out, v->child ? " )" : "()");
+}
+
+static void put_field(struct buf *out, const char *json)
+{
+    CLEANUP(json_delete) cJSON *tree = NULL;
+
+    if (json_parse(json, strlen(json), NULL, &tree, NULL) == 0)
+        put_tree(out, tree);
+}
+
 void config_put_value(struct buf *out, const struct config_row *row, const struct config_value *v)
 {
     switch (row->type) {
@@ -49,6 +96,9 @@ void config_put_value(struct buf *out, const struct config_row *row, const struc
     case CONFIG_NAMES:
     case CONFIG_ADDRESSES:
         put_strings(out, v);
+        break;
+    case CONFIG_FIELD:
+        put_field(out, v->s);
         break;
     default:
         buf_quote(out, v->s);
@@ -105,7 +155,7 @@ void config_dump(const struct config *c, struct buf *out)
     for (size_t i = 0; i < c->n_files; i++)
         buf_printf(out, "# read: %s\n", c->files[i]);
     for (size_t s = 0; s < CONFIG_N_SECTIONS; s++) {
-        if (s == CONFIG_LISTEN || s == CONFIG_MODEL)
+        if (s == CONFIG_LISTEN || s == CONFIG_MODEL || s == CONFIG_TEMPLATE)
             continue;
         buf_printf(out, "%s:\n{\n", config_section_names[s]);
         if (s == CONFIG_API)
@@ -119,6 +169,12 @@ void config_dump(const struct config *c, struct buf *out)
         dump_rows(out, "    ", c->models[m], CONFIG_MODEL);
         dump_rows(out, "    ", c->models[m], CONFIG_DEFAULTS);
         buf_adds(out, m + 1 < c->n_models ? "  },\n" : "  }\n");
+    }
+    buf_adds(out, ");\ntemplates:\n(\n");
+    for (size_t t = 0; t < c->n_template_groups; t++) {
+        buf_adds(out, "  {\n");
+        dump_rows(out, "    ", c->template_groups[t], CONFIG_TEMPLATE);
+        buf_adds(out, t + 1 < c->n_template_groups ? "  },\n" : "  }\n");
     }
     buf_adds(out, ");\n");
 }
@@ -355,6 +411,7 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     json_kstr(&w, "template", g->values[DEFAULTS_template].s);
     put_sampling(&w, g);
     json_close(&w, '}');
+    config_put_templates(c, g->values[DEFAULTS_template].s, &w);
     json_close(&w, '}');
 }
 
@@ -390,10 +447,25 @@ static void put_rows(struct buf *out, const struct config_group *g, enum config_
             put_raw(out, &config_rows[k], &g->values[k]);
 }
 
+/* They may be megabytes: FNV-1a. */
+static void put_templates_hash(struct buf *out, const struct config *c, const char *template)
+{
+    BUF_LOCAL text = BUF_INIT;
+    struct json_writer w = json_writer(&text);
+    uint64_t hash = 14695981039346656037u;
+
+    config_put_templates(c, template, &w);
+    for (size_t i = 0; i < text.len; i++)
+        hash = (hash ^ (unsigned char)text.data[i]) * 1099511628211u;
+    if (text.len)
+        buf_printf(out, "templates=%016" PRIx64 ";", hash);
+}
+
 void config_fingerprint(const struct config *c, enum config_section section, size_t model, struct buf *out)
 {
     put_rows(out, &c->sections[CONFIG_SUPERVISOR], CONFIG_SUPERVISOR);
     if (section == CONFIG_MODEL) {
+        put_templates_hash(out, c, c->models[model]->values[DEFAULTS_template].s);
         put_rows(out, c->models[model], CONFIG_DEFAULTS);
         put_rows(out, c->models[model], CONFIG_MODEL);
         return;

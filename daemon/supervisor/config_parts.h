@@ -7,6 +7,7 @@
 #include "daemon/supervisor/config.h"
 
 struct err;
+struct json_writer;
 
 /* Collects one line a fault; after a hundred it only counts. */
 struct config_faults {
@@ -26,6 +27,16 @@ void config_note(struct config *c, const char *fmt, ...) __attribute__((format(p
  * (NUL, bytes that are not UTF-8, @include, absurd nesting, integers over 64
  * bits) is refused: -EINVAL, the line and a sentence. */
 int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, struct err *err);
+
+/* A file of at most 1 MB, whole. 0 or -errno; in words. */
+int config_slurp(const char *path, struct buf *out);
+const char *config_slurp_fault(int e);
+
+/* c->templates, from the folders and then the groups. A template that is wrong is a fault, one that takes
+ * the place of another a note. */
+void config_take_templates(struct config *c, struct config_faults *faults);
+/* "templates":[{"name","row","jinja"}, …]: those that a model of this `template` may use; nothing when there are none. */
+void config_put_templates(const struct config *c, const char *template, struct json_writer *w);
 
 /* Adds the models that lie in supervisor.model_folders; files of the configured
  * ones have been found. */

@@ -32,6 +32,8 @@ static void put_change(const struct config_change *c, void *user)
     json_open(w, '{');
     if (c->model)
         json_kstr(w, "model", c->model);
+    if (c->template)
+        json_kstr(w, "template", c->template);
     if (c->row) {
         if (!c->model)
             json_kstr(w, "section", config_section_names[c->row->section]);

@@ -3,9 +3,11 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "conv/conv.h"
 
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
 
 static const struct { const char *key; size_t offset; double min, max; } floats[] = {
     { "frequency_penalty", offsetof(struct sample_params, frequency_penalty), -2, 2 },
@@ -108,6 +110,51 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
     return sampling ? get_u32(sampling, "max_tokens", 1, &s->max_tokens, err) : 0;
 }
 
+static int read_template(const cJSON *item, struct conv_registry *registry, struct err *err)
+{
+    const cJSON *row = NULL;
+    const char *name = NULL, *jinja = NULL;
+    int r;
+
+    if ((r = get_text(item, "name", true, &name, err)) < 0 ||
+        (r = json_get_object(item, "row", &row, err)) < 0 ||
+        (r = get_text(item, "jinja", false, &jinja, err)) < 0)
+        return r;
+    if (!row && !jinja)
+        return err_set(err, -EINVAL, "'row' is missing");
+    r = conv_registry_add(registry, name, row, jinja, jinja ? strlen(jinja) : 0, err);
+    return r < 0 ? r : 0;
+}
+
+static int read_templates(const cJSON *tree, struct settings *s, struct err *err)
+{
+    CLEANUP(conv_registry_free) struct conv_registry *registry = NULL;
+    const cJSON *list = NULL, *item;
+    int r = json_get_array(tree, "templates", &list, err), i = 0;
+
+    if (r != 0)
+        return r < 0 ? r : 0;
+    registry = conv_registry_new();
+    if (!registry)
+        return err_set(err, -ENOMEM, "no memory for 'templates'");
+    cJSON_ArrayForEach(item, list) {
+        r = read_template(item, registry, err);
+        if (r < 0) {
+            err_place(err, "templates[%d]", i);
+            return r;
+        }
+        i++;
+    }
+    s->registry = STEAL(registry);
+    return 0;
+}
+
+void settings_fini(struct settings *s)
+{
+    conv_registry_free(s->registry);
+    s->registry = NULL;
+}
+
 int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, struct err *err)
 {
     struct settings s = { .device = "cpu", .chat_template = "auto", .parallel = 1, .queue = 64,
@@ -127,6 +174,9 @@ int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, stru
         err_place(err, "model");
         return r;
     }
+    r = read_templates(tree, &s, err);
+    if (r < 0)
+        return r;
     *ret = s;
     return 0;
 }
@@ -139,6 +189,7 @@ int settings_renew(const cJSON *tree, struct arena *a, struct settings *s, struc
 
     if (r < 0)
         return r;
+    settings_fini(&fresh);                  /* a model keeps the templates that it was loaded with */
     aliases = arena_array(a, fresh.n_aliases + 1, sizeof aliases[0]);
     for (size_t i = 0; aliases && i < fresh.n_aliases; i++) {
         aliases[i] = arena_strdup(a, fresh.aliases[i]);

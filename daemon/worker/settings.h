@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 
 struct arena;
+struct conv_registry;
 struct err;
 
 struct settings {
@@ -21,6 +22,7 @@ struct settings {
     const char *const *aliases;         /* [n_aliases] */
     size_t n_aliases;
     const char *path, *device, *chat_template;
+    struct conv_registry *registry;     /* the built-in chat templates and those that came; NULL: no others came */
     uint32_t replica, context, threads, parallel, queue;
     uint64_t kv_tokens;
     struct sample_params sample;        /* the configured values over sample_defaults */
@@ -29,6 +31,7 @@ struct settings {
 
 /* 0 or -EINVAL with the key's name. Strings point into `tree`, lists are in `a`. */
 int settings_read(const cJSON *tree, struct arena *a, struct settings *ret, struct err *err);
+void settings_fini(struct settings *s);             /* of settings_read() or zeroes */
 
 /* From new settings: aliases, queue, sampling values and max_tokens into *s; all
  * else of it stays. Nothing points into `tree` afterwards, the aliases lie in

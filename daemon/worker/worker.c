@@ -239,7 +239,7 @@ static void *load(void *user)
     const struct engine_config config = {
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
         .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
-        .chat_template = w->set.chat_template, .pulse = &w->pulse, .notify = notify, .notify_user = w,
+        .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .notify = notify, .notify_user = w,
     };
 
     w->load_result = engine_open(&config, &w->opened, w->load_err);
@@ -430,6 +430,7 @@ static void worker_stop(struct worker *w, int code)
     engine_close(w->engine);
     if (w->wake.fd > 0)
         close(w->wake.fd);
+    settings_fini(&w->set);
     arena_free(w->renewed);
     arena_free(w->arena);
     child_close(w->child);

@@ -20,7 +20,7 @@ STRING = r'"(?:[^"\\]|\\.)*"'
 FIELD = re.compile(r"\s*(NULL|'.'|(?:%s\s*)+|[^\",()]+?)\s*(?:,|$)" % STRING)
 ROW = re.compile(r"^([A-Z]+)\(((?:%s|'.'|[^\"')])*)\)$" % STRING, re.M)
 SECTIONS = {"SUPERVISOR": "supervisor", "CONTROLLER": "controller", "API": "api", "LISTEN": "api.listen",
-            "DEFAULTS": "defaults", "MODEL": "models"}
+            "DEFAULTS": "defaults", "MODEL": "models", "TEMPLATE": "templates"}
 APPLIES = {"LIVE": "A change takes effect at once.", "CHILD": "A change replaces the processes concerned.",
            "SERVICE": "A change needs a restart of the service."}
 

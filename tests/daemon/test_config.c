@@ -344,7 +344,8 @@ Test(config, the_shipped_file_shows_every_key_with_default_unit_and_range)
     cr_assert(fread(text, 1, (1 << 16) - 1, f) > 0);
     fclose(f);
     for (size_t k = 0; k < CONFIG_N_KEYS; k++) {
-        static const char *const starts[] = { "\nsupervisor:", "\ncontroller:", "\napi:", "\napi:", "\ndefaults:", "\nmodels:" };
+        static const char *const starts[] = { "\nsupervisor:", "\ncontroller:", "\napi:", "\napi:", "\ndefaults:", "\nmodels:",
+                                               "\ntemplates:" };
         const struct config_row *row = &config_rows[k];
         const char *section = strstr(text, starts[row->section]);
         const char *end, *doc, *line;
@@ -352,7 +353,7 @@ Test(config, the_shipped_file_shows_every_key_with_default_unit_and_range)
         BUF_LOCAL range = BUF_INIT;
 
         cr_assert(section != NULL);
-        end = strstr(section, row->section == CONFIG_MODEL ? "\n);" : "\n};");
+        end = strstr(section, row->section >= CONFIG_MODEL ? "\n);" : "\n};");
         doc = strstr(section, row->doc);
         cr_assert(end && doc && doc < end, "%s is not described", row->name);
         if (row->def)
@@ -408,7 +409,7 @@ Test(config, the_shipped_file_is_fine_with_every_line_in_force)
 
         in_listen |= strstr(line, "In full, an entry") != NULL;
         in_listen &= strcmp(line, "\n") != 0;
-        in_models |= strncmp(line, "models:", 7) == 0;
+        in_models |= strncmp(line, "models:", 7) == 0 || strncmp(line, "templates:", 10) == 0;
         if (strchr(line, '#') && equals && strcspn(at, " ") == (size_t)(equals - at) && !in_listen && !in_models &&
             strncmp(at, "group", 5) && strncmp(at, "model_dirs", 10))
             buf_adds(&text, at);

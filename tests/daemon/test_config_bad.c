@@ -32,7 +32,7 @@ static const struct bad cases[] = {
     { "api = { idle_s = 0x; };", F "1: syntax error in or before: api = { idle_s = 0x; };\n" },
     /* names */
     { "apl = { };", F "1: apl: unknown section; did you mean \"api\"?\n" },
-    { "server = 1;", F "1: server: unknown section; there are supervisor, controller, api, defaults, models\n" },
+    { "server = 1;", F "1: server: unknown section; there are supervisor, controller, api, defaults, models, templates\n" },
     { "api = { idel_s = 5; };", F "1: api.idel_s: unknown key; did you mean \"idle_s\"?\n" },
     { "api = {\n\n heartbeat_ms = 5; };", F "3: api.heartbeat_ms: unknown key; \"heartbeat_ms\" belongs in supervisor\n" },
     { "api = { zzzzzzzzzz = 5; };", F "1: api.zzzzzzzzzz: unknown key\n" },
@@ -201,7 +201,7 @@ Test(config_bad, faults_of_all_files_are_shown_together)
         "models = ({ name = \"one\"; path = \"m.gguf\"; listen = \"127.0.0.1:5\"; });\nx = 1;"), &c, &errors), -EINVAL));
     config_strip_folder(&errors);
     cr_expect(eq(str, (char *)buf_str(&errors),
-        "fastchat.conf:2: x: unknown section; there are supervisor, controller, api, defaults, models\n"
+        "fastchat.conf:2: x: unknown section; there are supervisor, controller, api, defaults, models, templates\n"
         "conf.d/20-b.conf:3: api.idle_s: -1 is below 1\n"
         "conf.d/10-a.conf:1: models[0].name: \"one\" is taken already by models[0].name (fastchat.conf:1)\n"));
 }

@@ -127,7 +127,7 @@ class CommandLine(Case):
 
 class Configuration(Case):
     HEADINGS = {"supervisor": "SETTINGS OF THE SERVICE", "controller": "SETTINGS OF THE CONTROLLER", "api": "SETTINGS OF THE API",
-                "defaults": "SETTINGS OF EACH MODEL", "models": "MODELS"}
+                "defaults": "SETTINGS OF EACH MODEL", "models": "MODELS", "templates": "CHAT TEMPLATES"}
 
     def shipped(self):
         """Of etc/fastchat.conf, which shows every key: section, key, default (None: not set), range."""

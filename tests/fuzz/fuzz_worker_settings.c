@@ -29,5 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < s.n_aliases; i++)
         if (strlen(s.aliases[i]) > size)
             abort();
+    settings_fini(&s);
     return 0;
 }

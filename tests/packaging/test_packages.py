@@ -181,7 +181,8 @@ def test_the_package_holds_what_is_run_and_nothing_of_the_tests():
     has = contents(deb)
     for path in ("/usr/sbin/fastchatd", "/usr/sbin/fastchat-worker", "/usr/bin/fastchat"):
         assert has[path][:2] == ("-rwxr-xr-x", "root/root"), (path, has.get(path))
-    for path in ("/etc/fastchat/fastchat.conf", "/etc/fastchat/conf.d/", "/usr/share/fastchat/models/", "/lib/systemd/system/fastchat.service",
+    for path in ("/etc/fastchat/fastchat.conf", "/etc/fastchat/conf.d/", "/etc/fastchat/templates.d/", "/usr/share/fastchat/models/",
+                 "/usr/share/fastchat/templates.d/example.json.off", "/lib/systemd/system/fastchat.service",
                  "/usr/lib/sysusers.d/fastchat.conf", "/usr/share/doc/fastchat/copyright", "/usr/share/doc/fastchat/operations.md.gz"):
         assert path in has, (path, sorted(has))
     assert not [p for p in has if re.search(r"test|fuzz|bench|golden|\.a$", p)], sorted(has)

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 
-from service import BUILD, CEILING, Service, run, scratch, script_file, scripted, until
+from service import BUILD, CEILING, Service, Unix, run, scratch, script_file, scripted, until
 
 TMP = scratch()
 A = script_file(TMP, "a", play=["from a"])
@@ -151,6 +151,48 @@ def test_what_diff_says_is_what_a_reload_does():
             told = set(re.findall(r"supervisor: (.*) is told new settings", s.log()[read:]))
             assert told - {n for n in done if done[n] == "stop"} == {n for n, c in foretold.items() if c == "tell"}, (change, tree, told)
             assert code == 1 and diff(s)[0] == 0, (change, tree)
+
+
+def announced(s, worker):
+    c = Unix(os.path.join(s.runtime, worker))
+    c.request("POST", "/worker_get_conv_template", "{}")
+    return json.loads(c.getresponse().read())["conv"]
+
+
+def put(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def test_a_chat_template_from_outside_is_the_worker_s_and_a_wrong_one_changes_nothing():
+    folder = os.path.join(TMP, "templates.d")
+    file, row = os.path.join(folder, "house.json"), '{"roles": ["U", "A"],\n "sep_style": "CHATML", "sep": "<%s>"}'
+    models = scripted("m", A, 'template = "house";') + "," + scripted("other", A, 'template = "raw";')
+    put(file, row % "1")
+    dirs = f'template_dirs = ( "{folder}" );'
+    with Service(models=models, supervisor=dirs) as s:
+        conv = announced(s, "worker-m-0.sock")
+        assert (conv["name"], conv["sep_style"], conv["sep"], conv["roles"]) == ("house", 10, "<1>", ["U", "A"]), conv
+        before = pids(s)
+        put(file, '{"roles": ["U", "A"],\n "sep_style": "CHATLM"}')
+        code, said = s.command("config", "check")
+        assert code == 1 and f"{file}:2: sep_style: has no style 'CHATLM'" in said, said
+        code, said = s.command("reload")
+        assert code == 1 and f"{file}:2: sep_style: " in said and pids(s) == before, said
+        put(file, row % "2")
+        code, said = s.command("config", "diff")
+        assert code == 1 and f"* template house ({file})" in said and "replace  worker m/0 " in said and "other" not in said, said
+        assert s.command("reload")[0] == 0
+        until("the worker is another one", lambda: pids(s).get("worker m/0", 0) not in (0, before["worker m/0"]))
+        assert pids(s)["worker other/0"] == before["worker other/0"]
+        put(os.path.join(os.path.dirname(s.config), "conf.d", "t.conf"),
+            'templates = ( { name = "raw"; roles = ( "X", "Y" ); sep_style = "ADD_COLON_SINGLE"; } );')
+        assert s.command("reload")[0] == 0
+        until("the built-in one gave way", lambda: any("the template \"raw\" takes the place of the built-in one" in n
+                                                       for n in s.status()["config_notes"]))
+        until("the other worker is another one", lambda: pids(s).get("worker other/0", 0) not in (0, before["worker other/0"]))
+        assert s.answer("hi", model="m") == "from a"
 
 
 if __name__ == "__main__":
