@@ -5,7 +5,7 @@
  * config.json's model_type, names), which the contract's table knows nothing of.
  *
  * The rule that a service uses is adapters_choose(): a configured name, else the
- * checkpoint's own chat template, else a family's, else the contract's adapter.
+ * checkpoint's own chat template, else a family's, else the contract's adapter (choose.c has the reasons).
  *
  * Threads  constant: any
  * Source   fastchat/model/model_adapter.py of FastChat 0.2.36 (Apache-2.0), by its behaviour; the families' published formats
@@ -65,19 +65,20 @@ enum template_why { TEMPLATE_CONFIGURED, TEMPLATE_OWN, TEMPLATE_FAMILY, TEMPLATE
 struct template_question {
     const char *configured;             /* the config's `template`; "auto" or NULL: nothing said */
     const char *path;                   /* of the checkpoint */
-    const char *model_name;             /* what the service calls it, or NULL */
-    const char *architecture;           /* general.architecture or model_type, or NULL */
-    const struct template_files *files; /* loaders/template_files.h: the checkpoint's own, may be NULL */
-    const struct conv_registry *registry;
-};
+    const char *model_name;             /* what the service calls it */
+    const char *architecture;           /* NULL: what the files say */
+    const struct template_files *files; /* loaders/template_files.h: the checkpoint's own */
+    const struct conv_registry *registry;           /* must live as long as what comes of it; NULL: the built-in rows */
+};                                      /* each may be NULL */
 
 struct template_choice {
     enum template_why why;
-    char reason[256];                   /* for a person: "model.gguf has a chat template of its own" */
+    char reason[256];                   /* for a person: "its own, tokenizer.chat_template; also tool_use" */
     struct chat_template *chat;         /* the caller frees it */
 };
 
-/* -EINVAL: a configured name that nothing has, with the nearest; or the checkpoint's own template does not compile. */
+/* 0, or -EINVAL: a configured name that nothing has, with the nearest; the checkpoint's own template does not
+ * compile; its adapter_config.json is wrong. -E2BIG, -ENOMEM. On failure *ret is untouched. */
 int adapters_choose(const struct template_question *q, struct template_choice *ret, struct err *err);
 
 #endif

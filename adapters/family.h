@@ -1,0 +1,34 @@
+/* family.h - rows of families.def: how chats of a family of checkpoints are written where the checkpoint does not say.
+ *
+ * Threads  any
+ */
+#ifndef ADAPTERS_FAMILY_H
+#define ADAPTERS_FAMILY_H
+
+#include <stddef.h>
+
+struct chat_template;
+struct conv_registry;
+struct err;
+struct template_files;
+
+struct family {
+    const char *name, *who;             /* "qwen3", "Qwen 3" */
+    const char *names, *architectures, *ends;       /* rules (rule.h) of what their names say; NULL: none */
+    const char *text;                   /* Jinja; NULL: the row */
+    const char *row;                    /* of the registry, for a foreign api; NULL: none fits */
+    const char *const *variables;       /* name, text, …, NULL */
+};
+
+const struct family *family_at(size_t index);               /* NULL past the end */
+const struct family *family_named(const char *name);        /* NULL: none */
+/* The first whose rule of names, of architectures, of end tokens takes the text; NULL: none does. */
+const struct family *family_of_name(const char *name);
+const struct family *family_of_architecture(const char *architecture);
+const struct family *family_of_end(const char *token);
+
+/* Its template, with the special tokens of the checkpoint (may be NULL) before its own. */
+int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
+                struct chat_template **ret, struct err *err);
+
+#endif
