@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static char folder[] = "/tmp/fastchat-file-XXXXXX";
 static char path[64];
@@ -64,4 +65,17 @@ Test(file, what_is_no_regular_file_is_refused_at_once)
     err_clear(&err);
     cr_assert(eq(int, file_read(path, 9, &b, &err), -ENOENT));
     cr_assert(eq(int, strncmp(err.text, path, strlen(path)), 0));
+}
+
+Test(file, a_pipe_is_read_to_its_end)
+{
+    BUF_LOCAL b = BUF_INIT;
+    int fds[2];
+
+    cr_assert(zero(int, pipe(fds)));
+    cr_assert(eq(int, (int)write(fds[1], "abc", 3), 3));
+    close(fds[1]);
+    cr_assert(zero(int, file_read_fd(fds[0], "standard input", 3, &b, NULL)));
+    cr_assert(eq(str, b.data, "abc"));
+    close(fds[0]);
 }
