@@ -126,16 +126,16 @@ static int by_contract(const struct known *k, struct template_choice *ret, struc
 {
     const struct adapter *a;
     const char *name;
-    const struct conv_template *row = contract_row(k, &a, &name);
+    int r;
 
+    contract_row(k, &a, &name);
     ret->why = adapter_at(adapter_index(a) + 1) ? TEMPLATE_ADAPTER : TEMPLATE_DEFAULT;
     if (ret->why == TEMPLATE_ADAPTER)
         SAY(ret, "no chat template of its own; FastChat's %s takes %.100s: %s", adapter_class(a), k->path, name);
     else
         SAY(ret, "no chat template of its own, and nothing is known of %.100s: %s", *k->path ? k->path : "it", name);
-    if (!row)
-        return err_set(err, -EINVAL, "there is no chat template '%s'", name);
-    return chat_from_row(row, &ret->chat, err);
+    r = registry_chat(name, k->q->files, k->q->registry, &ret->chat, err);
+    return r == FAMILY_UNKNOWN ? err_set(err, -EINVAL, "there is no chat template '%s'", name) : r;
 }
 
 /* ---- its own ---- */
@@ -192,26 +192,14 @@ static int unknown_name(const char *name, const struct conv_registry *registry, 
 
 static int by_name(const struct template_question *q, struct template_choice *ret, struct err *err)
 {
-    const struct conv_template *row = conv_find(q->registry, q->configured);
-    const struct family *f = row ? NULL : family_named(q->configured);
-    const struct template_token *own = NULL;
-    struct chat_token tokens[TEMPLATE_MAX_TOKENS];
-    struct chat_source source = { "default", NULL, 0 };
-    size_t n = 0;
+    const struct family *f;
+    int r = registry_chat(q->configured, q->files, q->registry, &ret->chat, err);
 
     ret->why = TEMPLATE_CONFIGURED;
     SAY(ret, "the configuration says so");
-    if (q->registry)
-        source.text = conv_registry_jinja(q->registry, q->configured, &source.len);
-    if (source.text) {
-        if (q->files)
-            own = template_files_tokens(q->files, &n);
-        for (size_t i = 0; i < n; i++)
-            tokens[i] = (struct chat_token){ own[i].name, own[i].text };
-        return chat_from_jinja(q->configured, &source, 1, tokens, n, row, &ret->chat, err);
-    }
-    if (row)
-        return chat_from_row(row, &ret->chat, err);
+    if (r != FAMILY_UNKNOWN)
+        return r;
+    f = family_named(q->configured);
     return f ? family_chat(f, q->files, q->registry, &ret->chat, err) : unknown_name(q->configured, q->registry, err);
 }
 

@@ -24,7 +24,10 @@ static const struct family families[] = {
 #include "adapters/families.def"
 };
 
-enum { N_FAMILIES = sizeof families / sizeof families[0], MAX_VARIABLES = 8 };
+enum {
+    N_FAMILIES = sizeof families / sizeof families[0],
+    MAX_TOKENS = 8 + TEMPLATE_MAX_TOKENS,           /* no row has more than four variables */
+};
 
 const struct family *family_at(size_t index) { return index < N_FAMILIES ? &families[index] : NULL; }
 
@@ -66,30 +69,54 @@ static const char *text_named(const char *name)
     return texts[i].text;
 }
 
-int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
-                struct chat_template **ret, struct err *err)
+/* The checkpoint's special tokens, then those of `variables` that it does not have. */
+static size_t put_tokens(const struct template_files *files, const char *const *variables, struct chat_token ret[MAX_TOKENS])
 {
-    const struct conv_template *row = f->row ? conv_find(registry, f->row) : NULL;
-    struct chat_token tokens[MAX_VARIABLES + TEMPLATE_MAX_TOKENS];
     const struct template_token *own = NULL;
-    struct chat_source source;
     size_t n_own = 0, n = 0;
 
-    if (!f->text)
-        return row ? chat_from_row(row, ret, err) : err_set(err, -EINVAL, "there is no chat template '%s'", f->row);
     if (files)
         own = template_files_tokens(files, &n_own);
     for (size_t i = 0; i < n_own; i++)
-        tokens[n++] = (struct chat_token){ own[i].name, own[i].text };
-    for (const char *const *v = f->variables; *v; v += 2) {
+        ret[n++] = (struct chat_token){ own[i].name, own[i].text };
+    for (const char *const *v = variables; *v; v += 2) {
         size_t i = 0;
 
         while (i < n_own && strcmp(own[i].name, v[0]) != 0)
             i++;
         if (i == n_own)
-            tokens[n++] = (struct chat_token){ v[0], v[1] };
+            ret[n++] = (struct chat_token){ v[0], v[1] };
     }
+    return n;
+}
+
+int registry_chat(const char *name, const struct template_files *files, const struct conv_registry *registry,
+                  struct chat_template **ret, struct err *err)
+{
+    const struct conv_template *row = conv_find(registry, name);
+    struct chat_source source = { "default", NULL, 0 };
+    struct chat_token tokens[MAX_TOKENS];
+
+    if (registry)
+        source.text = conv_registry_jinja(registry, name, &source.len);
+    if (source.text)
+        return chat_from_jinja(name, &source, 1, tokens, put_tokens(files, NO_VARIABLES, tokens), row, ret, err);
+    return row ? chat_from_row(row, ret, err) : FAMILY_UNKNOWN;
+}
+
+int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
+                struct chat_template **ret, struct err *err)
+{
+    const struct conv_template *row = f->row ? conv_find(registry, f->row) : NULL;
+    struct chat_token tokens[MAX_TOKENS];
+    struct chat_source source;
+    int r = registry_chat(f->name, files, registry, ret, err);
+
+    if (r != FAMILY_UNKNOWN)
+        return r;
+    if (!f->text)
+        return registry_chat(f->row, files, registry, ret, err);
     source = (struct chat_source){ "default", text_named(f->text), 0 };
     source.len = strlen(source.text);
-    return chat_from_jinja(f->name, &source, 1, tokens, n, row, ret, err);
+    return chat_from_jinja(f->name, &source, 1, tokens, put_tokens(files, f->variables, tokens), row, ret, err);
 }

@@ -27,7 +27,13 @@ const struct family *family_of_name(const char *name);
 const struct family *family_of_architecture(const char *architecture);
 const struct family *family_of_end(const char *token);
 
-/* Its template, with the special tokens of the checkpoint (may be NULL) before its own. */
+/* A template of the registry by name: its Jinja text with the special tokens of the checkpoint (may be NULL), else its row.
+ * FAMILY_UNKNOWN: neither, *ret is untouched. */
+enum { FAMILY_UNKNOWN = 1 };
+int registry_chat(const char *name, const struct template_files *files, const struct conv_registry *registry,
+                  struct chat_template **ret, struct err *err);
+/* The family's template: what the registry has under its name, which an administrator may have put there, else its own, with
+ * the special tokens of the checkpoint before its variables. */
 int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
                 struct chat_template **ret, struct err *err);
 
