@@ -3,15 +3,18 @@
 
     python3 -m venv venv && venv/bin/pip install -r requirements.txt && venv/bin/python make.py
 
-writes tokenizer_json/ and ids/hf_reference/. The vocabularies are kept once they are there (a trainer need not give the same twice);
+writes tokenizer_json/, spm/ and ids/. The vocabularies are kept once they are there (a trainer need not give the same twice);
 --train makes them anew.
 """
 import collections
 import json
 import os
 import random
+import struct
 import sys
+import tempfile
 
+import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -260,6 +263,138 @@ def records_of(name, spec, texts):
                "decoded": None if decoded == text else decoded, "decoded_skip_special": None if skipped == decoded else skipped}
 
 
+# ---- SentencePiece ----
+
+# What a rule file may hold: a full-width letter, a ligature, two characters to one, a longer match before a shorter one, a space,
+# one that vanishes, and Unicode's composition.
+RULES = {"Ａ": "A", "ａ": "a", "ﬁ": "fi", "e\u0301": "é", "e\u0301\u0323": "ẹ́", "①": "1", "½": "1/2", "\u00a0": " ", "\u3000": " ", "\t": " ",
+         "\u200b": "", "ｶﾞ": "ガ", "ｶ": "カ", "ß": "ss"}
+SPM = {
+    "bpe": {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+    "bpe-plain": {"model_type": "bpe", "byte_fallback": False, "normalization_rule_name": "identity", "remove_extra_whitespaces": True,
+                  "user_defined_symbols": ["<sep>", "ab"], "unk_surface": " <?> "},
+    "bpe-bare": {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+                 "add_dummy_prefix": False, "user_defined_symbols": ["<turn>", "  ", "\n"], "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
+    "unigram": {"model_type": "unigram", "normalization_rule_tsv": RULES, "remove_extra_whitespaces": True},
+    "unigram-bytes": {"model_type": "unigram", "byte_fallback": True, "normalization_rule_tsv": RULES, "remove_extra_whitespaces": False,
+                      "user_defined_symbols": ["<sep>", "Ａ①"]},
+    "unigram-suffix": {"model_type": "unigram", "treat_whitespace_as_suffix": True, "normalization_rule_name": "identity"},
+}
+# Fields of ModelProto that are kept, by the number of their message: name, number, kind.
+TRAINER = {3: ("model_type", int), 24: ("treat_whitespace_as_suffix", bool), 35: ("byte_fallback", bool), 40: ("unk_id", int), 41: ("bos_id", int),
+           42: ("eos_id", int), 43: ("pad_id", int), 44: ("unk_surface", str)}
+NORMALIZER = {2: ("precompiled_charsmap", bytes), 3: ("add_dummy_prefix", bool), 4: ("remove_extra_whitespaces", bool), 5: ("escape_whitespaces", bool)}
+
+
+def fields(data):
+    """The fields of one protobuf message: number and value."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            value = varint()
+            value -= (value >> 63) << 64
+        else:
+            n = {1: 8, 5: 4}.get(key & 7) or varint()
+            value = data[at:at + n]
+            at += n
+        yield key >> 3, value
+
+
+def named(data, names):
+    kinds = {int: int, bool: bool, str: lambda b: b.decode("utf-8"), bytes: bytes.hex}
+    return {names[n][0]: kinds[names[n][1]](v) for n, v in fields(data) if n in names and v != b""}
+
+
+def readable(model):
+    """A model file as JSON; tests/tools/score_text/spm_file.c makes the file of it again."""
+    out = {"trainer": {}, "normalizer": {}, "pieces": []}
+    for number, value in fields(model):
+        if number == 1:
+            piece = {1: b"", 2: struct.pack("<f", 0), 3: 1, **dict(fields(value))}
+            out["pieces"].append([piece[1].decode("utf-8"), struct.unpack("<f", piece[2])[0], piece[3]])
+        elif number == 2:
+            out["trainer"] = named(value, TRAINER)
+        elif number == 3:
+            out["normalizer"] = named(value, NORMALIZER)
+    return out
+
+
+def write_message(out):
+    """The file of what readable() gave."""
+    def varint(n):
+        n &= (1 << 64) - 1
+        data = b""
+        while n > 127:
+            data += bytes([n & 127 | 128])
+            n >>= 7
+        return data + bytes([n])
+
+    def field(number, value):
+        if isinstance(value, (bool, int)):
+            return varint(number << 3) + varint(int(value))
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    def message(values, names):
+        raw = {bytes: bytes.fromhex, str: str.encode}
+        return b"".join(field(n, raw.get(kind, lambda v: v)(values[name])) for n, (name, kind) in names.items() if name in values)
+    data = b""
+    for text, score, kind in out["pieces"]:
+        data += field(1, field(1, text.encode()) + varint(2 << 3 | 5) + struct.pack("<f", score) + field(3, kind))
+    return data + field(2, message(out["trainer"], TRAINER)) + field(3, message(out["normalizer"], NORMALIZER))
+
+
+def train_spm(name):
+    options = dict(SPM[name])
+    with tempfile.TemporaryDirectory() as folder:
+        rules = options.pop("normalization_rule_tsv", None)
+        if rules:
+            options["normalization_rule_tsv"] = os.path.join(folder, "rules.tsv")
+            with open(options["normalization_rule_tsv"], "w", encoding="ascii") as f:
+                for source, target in rules.items():
+                    f.write("\t".join(" ".join(f"{ord(c):X}" for c in s) for s in (source, target)) + "\n")
+        model = os.path.join(folder, "m")
+        sentencepiece.SentencePieceTrainer.train(input=os.path.join(HERE, "corpus.txt"), model_prefix=model, vocab_size=800, hard_vocab_limit=False,
+                                                 character_coverage=0.9995, num_threads=1, minloglevel=2, **options)
+        return open(model + ".model", "rb").read()
+
+
+def spm_records(name, spec, texts):
+    sp = sentencepiece.SentencePieceProcessor(model_proto=write_message(spec))
+    for text in texts:
+        if "\x00" not in text:
+            ids = sp.encode(text, out_type=int)
+            yield {"model": name + ".model", "text": text, "ids": ids, "pieces": sp.encode(text, out_type=str), "decoded": sp.decode(ids)}
+
+
+def make_spm(texts):
+    folder = os.path.join(HERE, "spm")
+    os.makedirs(folder, exist_ok=True)
+    records = []
+    for name in SPM:
+        path = os.path.join(folder, name + ".model.json")
+        if "--train" in sys.argv or not os.path.exists(path):
+            spec = readable(train_spm(name))
+            with open(path, "w", encoding="utf-8") as f:
+                pieces = ",\n".join(json.dumps(p, ensure_ascii=False) for p in spec["pieces"])
+                f.write(f'{{"trainer": {json.dumps(spec["trainer"])},\n"normalizer": {json.dumps(spec["normalizer"])},\n"pieces": [\n{pieces}\n]}}\n')
+        records += spm_records(name, json.load(open(path, encoding="utf-8")), texts)
+    folder = os.path.join(HERE, "ids", "spm_reference")
+    os.makedirs(folder, exist_ok=True)
+    write_lines(os.path.join(folder, "1.jsonl"), records)
+
+
 def main():
     bases = {}
     os.makedirs(FILES, exist_ok=True)
@@ -282,6 +417,7 @@ def main():
     half = len(made) // 2
     write_lines(os.path.join(folder, "2-variants.jsonl"), [r for rs in made[:half] for r in rs])
     write_lines(os.path.join(folder, "3-variants.jsonl"), [r for rs in made[half:] for r in rs])
+    make_spm(texts)
 
 
 if __name__ == "__main__":

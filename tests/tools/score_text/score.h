@@ -35,6 +35,8 @@ bool score_lines(const char *folder, const char *file, void (*fn)(void *user, co
 bool score_string(const char *raw, size_t len, const char *key, struct buf *out);
 /* A whole file, NUL behind; NULL: not there. The caller frees it. */
 char *score_file(const char *folder, const char *file, size_t *ret_len);
+/* The bytes of a SentencePiece model: FOLDER/tokenizers/spm/MODEL, or made of MODEL.json beside it. false: neither is there. */
+bool score_spm_file(const char *folder, const char *model, struct buf *out);
 /* What can not go on: a message, exit status 2. */
 void score_die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
