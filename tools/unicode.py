@@ -53,8 +53,12 @@ def fetch():
     kept = os.path.join(folder, f"{name}-{version}.tar.gz")
     if os.path.exists(kept) and hashlib.sha256(open(kept, "rb").read()).hexdigest() == digest:
         return kept
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        room = tempfile.TemporaryDirectory(dir=folder)
+    except OSError as e:
+        raise Unreachable(str(e)) from e
+    with room as work:
         pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps", "--no-binary", ":all:",
                "--require-hashes", "-r", REQUIREMENTS, "-d", work]
         done = subprocess.run(pip, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
