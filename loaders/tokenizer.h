@@ -44,6 +44,7 @@ static inline void token_list_fini_cleanup(struct token_list *l) { token_list_fi
 #define TOKEN_LIST_LOCAL __attribute__((cleanup(token_list_fini_cleanup))) struct token_list
 /* 0 or -ENOMEM */
 int token_list_add(struct token_list *l, int32_t id);
+int token_list_add_all(struct token_list *l, const int32_t *ids, size_t n);
 
 /* All opens: 0 and a tokenizer that the caller closes; nothing of the file is needed after. -ENOTSUP for a part
  * that is not supported, by name; -EINVAL for what is missing or does not fit together; -E2BIG; -ENOENT, -EACCES;

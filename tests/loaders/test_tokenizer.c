@@ -241,8 +241,7 @@ Test(tokenizer, bad_metadata_is_refused_with_a_reason)
     static const int32_t types[] = { 1, 1, 1 }, bad_types[] = { 1, 7, 1 }, byte_types[] = { 1, 6, 1 };
 
     refused(NULL, "gpt-2", ok, 3, types, 3, "a b", -EINVAL, "m.gguf: key \"tokenizer.ggml.model\" is missing");
-    refused("llama", "gpt-2", ok, 3, types, 3, "a b", -ENOTSUP,
-            "m.gguf: tokenizer.ggml.model \"llama\" is not supported, only \"gpt2\"");
+    refused("rwkv", "gpt-2", ok, 3, types, 3, "a b", -ENOTSUP, "m.gguf: tokenizer.ggml.model \"rwkv\" is not supported");
     refused("gpt2", "gpt-9", ok, 3, types, 3, "a b", -ENOTSUP,
             "m.gguf: tokenizer.ggml.pre \"gpt-9\" is not supported");
     refused("gpt2", NULL, NULL, 0, types, 3, "a b", -EINVAL, "m.gguf: key \"tokenizer.ggml.tokens\" is missing");
@@ -438,7 +437,9 @@ static void check_vocab(const char *name)
 
 Test(tokenizer, vocabularies_of_llama_cpp_give_its_ids)
 {
-    static const char *const names[] = { "gpt-2", "starcoder", "refact", "mpt", "falcon" };
+    static const char *const names[] = {
+        "gpt-2", "starcoder", "refact", "mpt", "falcon", "deepseek-coder", "deepseek-llm",
+    };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         check_vocab(names[i]);

@@ -1,5 +1,5 @@
 #include "base/buf.h"
-#include "loaders/pretok.h"
+#include "loaders/tok/scan.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -18,20 +18,20 @@ static int add_piece(void *user, const char *piece, size_t len)
 static void pieces(const char *pre, const char *text, const char *wanted)
 {
     BUF_LOCAL b = BUF_INIT;
-    const struct pretok *p = pretok_find(pre);
+    const struct scan_pre *p = scan_of_name(pre);
 
     cr_assert(ne(ptr, (void *)p, NULL), "%s", pre);
-    cr_assert(eq(int, pretok_split(p, text, strlen(text), add_piece, &b), 0));
+    cr_assert(eq(int, scan_all(p->scans, text, strlen(text), add_piece, &b), 0));
     cr_expect(eq(str, (char *)buf_str(&b), (char *)wanted), "%s", pre);
 }
 
-Test(pretok, an_unknown_name_is_not_found)
+Test(scan, an_unknown_name_is_not_found)
 {
-    cr_expect(eq(ptr, (void *)pretok_find("gpt-7"), NULL));
-    cr_expect(eq(ptr, (void *)pretok_find(""), NULL));
+    cr_expect(eq(ptr, (void *)scan_of_name("gpt-7"), NULL));
+    cr_expect(eq(ptr, (void *)scan_of_name(""), NULL));
 }
 
-Test(pretok, gpt2_keeps_a_space_with_the_word_behind_it)
+Test(scan, gpt2_keeps_a_space_with_the_word_behind_it)
 {
     pieces("gpt-2", "", "");
     pieces("gpt-2", "Hello world", "Hello| world");
@@ -44,14 +44,14 @@ Test(pretok, gpt2_keeps_a_space_with_the_word_behind_it)
     pieces("gpt-2", "a\xFF\xFE" "b", "a|\xFF\xFE|b");
 }
 
-Test(pretok, smollm_lets_every_number_stand_alone)
+Test(scan, smollm_lets_every_number_stand_alone)
 {
     pieces("smollm", "in 2024", "in| |2|0|2|4");
     pieces("smollm", "x\xC2\xB2\xC2\xBD \xD9\xA1\xE0\xA5\xA7y", "x|\xC2\xB2|\xC2\xBD| |\xD9\xA1|\xE0\xA5\xA7|y");
     pieces("smollm", "a  1", "a|  |1");
 }
 
-Test(pretok, llama3_and_qwen2_differ_in_digits)
+Test(scan, llama3_and_qwen2_differ_in_digits)
 {
     pieces("llama-bpe", "12345 a", "123|45| a");
     pieces("qwen2", "12345 a", "1|2|3|4|5| a");
@@ -61,7 +61,7 @@ Test(pretok, llama3_and_qwen2_differ_in_digits)
     pieces("llama-bpe", " 1 \xE2\x82\xAC" "5", " |1| \xE2\x82\xAC|5");
 }
 
-Test(pretok, falcon_and_default_cut_punctuation_first)
+Test(scan, falcon_and_default_cut_punctuation_first)
 {
     pieces("falcon", "a$$b 12345", "a|$$|b| |123|45");
     pieces("default", "a`b 12345", "a|`|b| |123|45");

@@ -1,0 +1,718 @@
+/* How a piece becomes ids, cheapest first:
+ *
+ *   1. the cache: pieces of up to 32 bytes with up to 6 ids, one line of memory each. It is shared by all threads and has no
+ *      lock: a slot carries a number that is odd while somebody writes it, a reader that sees it change reads nothing, and
+ *      a writer that finds it odd writes nothing.
+ *   2. a piece that is a token: that token, where merging its text gives it back. Merging is asked once a token and the
+ *      answer remembered; most vocabularies have tokens that no text reaches, so it is not assumed.
+ *   3. merging. Up to FEW symbols: the lowest rank is found by looking at all, which is fastest. More: a heap of
+ *      (rank, position) over a linked list, so that time grows as n log n: one line of megabytes without a space is an
+ *      ordinary text, not an attack. A heap's entry counts when the pair that now stands at its place makes the same
+ *      token, as in Hugging Face's; what it was made for may be gone.
+ *
+ * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds a tag and the rank only, so that the
+ * usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
+ */
+#include "loaders/tok/tok.h"
+
+#include "base/id.h"
+#include "base/utf8.h"
+#include "loaders/tok/hash.h"
+#include "loaders/tok/scratch.h"
+
+#include <errno.h>
+
+enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16 };
+#define NO_RANK UINT32_MAX
+
+struct pair_slot { uint32_t tag, rank; };       /* rank NO_RANK: free */
+
+/* What is known of a token as a piece. */
+enum memo { NOT_ASKED, ITSELF, NOT_ITSELF };
+
+struct bpe {
+    struct tok_model model;
+    struct bpe_spec spec;
+    uint64_t seed;
+    struct bpe_merge *merges;                   /* by rank */
+    struct pair_slot *pairs;
+    uint32_t pairs_mask;
+    uint32_t *byte_ranks;                       /* [256][256], only with byte_level */
+    int32_t byte_ids[256];                      /* of a byte, or of <0xHH>; -1: none */
+    bool all_bytes;
+    int32_t *char_ids;                          /* [BMP], of characters; not with byte_level, nor with prefix or suffix */
+    uint8_t *memo;                              /* enum memo, by id */
+    uint64_t *cache, *cache_block;              /* [CACHE_SLOTS][CACHE_WORDS], aligned; what free() gets */
+    char *decorations;
+};
+
+static bool is_text(const struct bpe *b, int32_t id)
+{
+    enum token_kind kind = vocab_kind(b->spec.vocab, id);
+
+    return kind == TOK_NORMAL || kind == TOK_BYTE || kind == TOK_UNUSED;
+}
+
+static int32_t find_text(const struct bpe *b, const char *text, size_t len)
+{
+    int32_t id = vocab_find(b->spec.vocab, text, len);
+
+    return id >= 0 && is_text(b, id) ? id : -1;
+}
+
+/* Pairs. */
+
+static struct pair_slot *pair_slot(const struct bpe *b, int32_t left, int32_t right, uint64_t hash)
+{
+    uint32_t tag = (uint32_t)(hash >> 32);
+
+    for (uint32_t i = (uint32_t)hash & b->pairs_mask;; i = (i + 1) & b->pairs_mask) {
+        struct pair_slot *s = &b->pairs[i];
+
+        if (s->rank == NO_RANK)
+            return s;
+        if (s->tag == tag && b->merges[s->rank].left == left && b->merges[s->rank].right == right)
+            return s;
+    }
+}
+
+static uint32_t rank_of(const struct bpe *b, int32_t left, int32_t right)
+{
+    return pair_slot(b, left, right, hash_pair(b->seed, (uint32_t)left, (uint32_t)right))->rank;
+}
+
+static int fill_pairs(struct bpe *b, const struct bpe_spec *spec)
+{
+    uint32_t size = hash_size(spec->n_merges), n_ids = vocab_size(spec->vocab);
+
+    b->merges = malloc((spec->n_merges + 1) * sizeof *b->merges);
+    b->pairs = malloc(size * sizeof *b->pairs);
+    if (!b->merges || !b->pairs)
+        return -ENOMEM;
+    memset(b->pairs, 0xFF, size * sizeof *b->pairs);
+    b->pairs_mask = size - 1;
+    for (size_t rank = 0; rank < spec->n_merges; rank++) {
+        const struct bpe_merge m = spec->merges[rank];
+        uint64_t hash = hash_pair(b->seed, (uint32_t)m.left, (uint32_t)m.right);
+        struct pair_slot *s;
+
+        if ((uint32_t)m.left >= n_ids || (uint32_t)m.right >= n_ids || (uint32_t)m.result >= n_ids)
+            return -EINVAL;
+        b->merges[rank] = m;
+        if (!is_text(b, m.result))
+            continue;
+        s = pair_slot(b, m.left, m.right, hash);
+        if (s->rank == NO_RANK || spec->last_counts)
+            *s = (struct pair_slot){ (uint32_t)(hash >> 32), (uint32_t)rank };
+    }
+    return 0;
+}
+
+static int fill_byte_ranks(struct bpe *b, size_t n_merges)
+{
+    const struct vocab *v = b->spec.vocab;
+
+    b->byte_ranks = malloc(256 * 256 * sizeof *b->byte_ranks);
+    if (!b->byte_ranks)
+        return -ENOMEM;
+    memset(b->byte_ranks, 0xFF, 256 * 256 * sizeof *b->byte_ranks);
+    for (size_t rank = 0; rank < n_merges; rank++) {
+        struct tok_str left = vocab_text(v, b->merges[rank].left), right = vocab_text(v, b->merges[rank].right);
+        int32_t l, r;
+
+        if (left.len != 1 || right.len != 1)
+            continue;
+        l = b->byte_ids[(unsigned char)*left.text];
+        r = b->byte_ids[(unsigned char)*right.text];
+        if (l >= 0 && r >= 0)
+            b->byte_ranks[(unsigned char)*left.text * 256 + (unsigned char)*right.text] = rank_of(b, l, r);
+    }
+    return 0;
+}
+
+static void fill_byte_ids(struct bpe *b)
+{
+    static const char digits[] = "0123456789ABCDEF";
+
+    b->all_bytes = true;
+    for (int i = 0; i < 256; i++) {
+        char text[6] = { '<', '0', 'x', digits[i >> 4], digits[i & 15], '>' };
+
+        if (b->spec.byte_level) {
+            text[0] = (char)i;
+            b->byte_ids[i] = find_text(b, text, 1);
+        } else {
+            b->byte_ids[i] = find_text(b, text, sizeof text);
+        }
+        b->all_bytes = b->all_bytes && b->byte_ids[i] >= 0;
+    }
+}
+
+static int fill_char_ids(struct bpe *b)
+{
+    const struct vocab *v = b->spec.vocab;
+
+    b->char_ids = malloc(BMP * sizeof *b->char_ids);
+    if (!b->char_ids)
+        return -ENOMEM;
+    memset(b->char_ids, 0xFF, BMP * sizeof *b->char_ids);
+    for (uint32_t i = 0; i < vocab_size(v); i++) {
+        struct tok_str s = vocab_text(v, (int32_t)i);
+        uint32_t c;
+
+        if (s.len && s.len <= 3 && utf8_decode(s.text, s.len, &c) == (int)s.len)
+            b->char_ids[c] = find_text(b, s.text, s.len);
+    }
+    return 0;
+}
+
+static int copy_decorations(struct bpe *b)
+{
+    struct tok_str *p = &b->spec.continuing_prefix, *s = &b->spec.end_suffix;
+
+    b->decorations = malloc((size_t)p->len + s->len + 1);
+    if (!b->decorations)
+        return -ENOMEM;
+    if (p->len)
+        memcpy(b->decorations, p->text, p->len);
+    if (s->len)
+        memcpy(b->decorations + p->len, s->text, s->len);
+    p->text = b->decorations;
+    s->text = b->decorations + p->len;
+    return 0;
+}
+
+/* Its pages are the system's zeros until a slot is written. */
+static int make_cache(struct bpe *b)
+{
+    const size_t line = CACHE_WORDS * sizeof *b->cache;
+    char *p;
+
+    b->cache_block = calloc(CACHE_SLOTS + 1, line);
+    if (!b->cache_block)
+        return -ENOMEM;
+    p = (char *)b->cache_block;
+    b->cache = (uint64_t *)(p + (line - (uintptr_t)p % line) % line);
+    return 0;
+}
+
+static void bpe_free(struct tok_model *m)
+{
+    struct bpe *b = (struct bpe *)m;
+
+    free(b->merges);
+    free(b->pairs);
+    free(b->byte_ranks);
+    free(b->char_ids);
+    free(b->memo);
+    free(b->cache_block);
+    free(b->decorations);
+    free(b);
+}
+
+/* The cache. A slot's first word: a number that grows, odd while the slot is being written (high half), how many bytes the
+ * key has (second byte) and how many ids there are (lowest byte). Then the key, zeros behind it, then the ids. */
+
+struct key { uint64_t words[CACHE_KEY / 8]; };
+
+/* len is 1 to 32; nothing outside of the piece is read. Bytes that are loaded twice are equal, so "or" joins them. */
+static struct key key_of(const char *p, size_t len)
+{
+    struct key k = { 0 };
+    size_t whole = len / 8, rest = len % 8;
+
+    if (len >= 8) {
+        for (size_t i = 0; i < whole; i++)
+            k.words[i] = hash_load64(p + 8 * i);
+        if (rest)
+            k.words[whole] = hash_load64(p + len - 8) >> 8 * (8 - rest);
+    } else if (len >= 4) {
+        k.words[0] = hash_load32(p) | (uint64_t)hash_load32(p + len - 4) << 8 * (len - 4);
+    } else {
+        k.words[0] = (unsigned char)p[0] | (uint64_t)(unsigned char)p[len / 2] << 8 * (len / 2) |
+                     (uint64_t)(unsigned char)p[len - 1] << 8 * (len - 1);
+    }
+    return k;
+}
+
+static uint64_t *cache_slot(const struct bpe *b, const struct key *k, size_t len)
+{
+    uint64_t h = hash_mix(k->words[0] ^ b->seed, k->words[1] ^ 0xE7037ED1A0B428DBu ^ len);
+
+    if (len > 16)
+        h = hash_mix(k->words[2] ^ h, k->words[3] ^ 0xA0761D6478BD642Fu);
+    return b->cache + (h & (CACHE_SLOTS - 1)) * CACHE_WORDS;
+}
+
+/* The number of ids, or 0. Loads that acquire stay in order before the last one, so that a slot that changed meanwhile is seen to. */
+static unsigned cache_read(const uint64_t *slot, const struct key *k, size_t len, int32_t ids[CACHE_IDS])
+{
+    uint64_t head = __atomic_load_n(&slot[0], __ATOMIC_ACQUIRE), differ = 0;
+
+    if ((head >> 8 & 0xFF) != len || head >> 32 & 1)
+        return 0;
+    for (size_t i = 0; i < CACHE_KEY / 8; i++)
+        differ |= __atomic_load_n(&slot[1 + i], __ATOMIC_ACQUIRE) ^ k->words[i];
+    if (differ)
+        return 0;
+    for (size_t i = 0; i < CACHE_IDS / 2; i++) {
+        uint64_t two = __atomic_load_n(&slot[1 + CACHE_KEY / 8 + i], __ATOMIC_ACQUIRE);
+
+        ids[2 * i] = (int32_t)(uint32_t)two;
+        ids[2 * i + 1] = (int32_t)(two >> 32);
+    }
+    return __atomic_load_n(&slot[0], __ATOMIC_RELAXED) == head ? head & 0xFF : 0;
+}
+
+static void cache_write(uint64_t *slot, const struct key *k, size_t len, const int32_t *ids, size_t n)
+{
+    uint64_t head = __atomic_load_n(&slot[0], __ATOMIC_RELAXED), number = head >> 32;
+
+    if (number & 1 || !__atomic_compare_exchange_n(&slot[0], &head, (uint64_t)(uint32_t)(number + 1) << 32, false, __ATOMIC_ACQUIRE,
+                                                   __ATOMIC_RELAXED))
+        return;
+    for (size_t i = 0; i < CACHE_KEY / 8; i++)
+        __atomic_store_n(&slot[1 + i], k->words[i], __ATOMIC_RELEASE);
+    for (size_t i = 0; i < CACHE_IDS / 2; i++) {
+        uint32_t low = 2 * i < n ? (uint32_t)ids[2 * i] : 0, high = 2 * i + 1 < n ? (uint32_t)ids[2 * i + 1] : 0;
+
+        __atomic_store_n(&slot[1 + CACHE_KEY / 8 + i], (uint64_t)high << 32 | low, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&slot[0], (uint64_t)(uint32_t)(number + 2) << 32 | len << 8 | n, __ATOMIC_RELEASE);
+}
+
+/* A piece to symbols. */
+
+struct symbols {
+    const struct bpe *b;
+    int32_t *ids;                               /* room for what the piece can become */
+    size_t n;
+    bool unk_waits;                             /* an unknown that the next one may join */
+};
+
+static void add_unknown(struct symbols *s)
+{
+    const struct bpe_spec *spec = &s->b->spec;
+
+    if (spec->unk < 0)
+        return;
+    if (s->unk_waits && !spec->fuse_unk)
+        s->ids[s->n++] = spec->unk;
+    s->unk_waits = true;
+}
+
+/* An unknown waits until a known character comes; bytes pass it, as in Hugging Face's. */
+static void add_known(struct symbols *s, int32_t id)
+{
+    if (s->unk_waits)
+        s->ids[s->n++] = s->b->spec.unk;
+    s->unk_waits = false;
+    s->ids[s->n++] = id;
+}
+
+static void add_character(struct symbols *s, int32_t id, const char *text, size_t len)
+{
+    bool fallback = s->b->spec.byte_fallback;
+
+    if (id >= 0) {
+        add_known(s, id);
+        return;
+    }
+    for (size_t i = 0; i < len && fallback; i++)
+        fallback = s->b->byte_ids[(unsigned char)text[i]] >= 0;
+    for (size_t i = 0; i < len && fallback; i++)
+        s->ids[s->n++] = s->b->byte_ids[(unsigned char)text[i]];
+    if (!fallback)
+        add_unknown(s);
+}
+
+static void add_bytes(struct symbols *s, const char *piece, size_t len)
+{
+    const struct bpe *b = s->b;
+
+    if (b->all_bytes) {
+        for (size_t i = 0; i < len; i++)
+            s->ids[i] = b->byte_ids[(unsigned char)piece[i]];
+        s->n = len;
+        return;
+    }
+    for (size_t i = 0; i < len; i++) {
+        int32_t id = b->byte_ids[(unsigned char)piece[i]];
+
+        if (id >= 0)
+            add_known(s, id);
+        else
+            add_unknown(s);
+    }
+}
+
+/* Character by character; a byte that is no UTF-8 is one. */
+static void add_characters(struct symbols *s, const char *piece, size_t len)
+{
+    const struct bpe *b = s->b;
+
+    for (size_t i = 0, n; i < len; i += n) {
+        uint32_t c = BMP;
+        int r = utf8_decode(piece + i, len - i, &c);
+
+        n = r > 0 ? (size_t)r : 1;
+        c = r > 0 ? c : 0xFFFD;
+        add_character(s, c < BMP ? b->char_ids[c] : find_text(b, piece + i, n), piece + i, n);
+    }
+}
+
+/* With a prefix on all but the first character and a suffix on the last; `room` holds both and a character. */
+static void add_decorated(struct symbols *s, const char *piece, size_t len, char *room)
+{
+    const struct tok_str prefix = s->b->spec.continuing_prefix, suffix = s->b->spec.end_suffix;
+
+    for (size_t i = 0, n; i < len; i += n) {
+        uint32_t c;
+        int r = utf8_decode(piece + i, len - i, &c);
+        size_t m = i ? prefix.len : 0;
+
+        n = r > 0 ? (size_t)r : 1;
+        memcpy(room, prefix.text, m);
+        memcpy(room + m, piece + i, n);
+        m += n;
+        if (i + n == len) {
+            memcpy(room + m, suffix.text, suffix.len);
+            m += suffix.len;
+        }
+        add_character(s, find_text(s->b, room, m), room, m);
+    }
+}
+
+/* Merging. */
+
+/* Few symbols: ids and the ranks of each with the one behind it. Gives how many are left. */
+static size_t merge_few(const struct bpe *b, int32_t *ids, size_t n, uint32_t ranks[FEW])
+{
+    while (n > 1) {
+        uint32_t lowest = NO_RANK;
+        size_t at = 0;
+
+        for (size_t i = 0; i + 1 < n; i++) {
+            if (ranks[i] < lowest) {
+                lowest = ranks[i];
+                at = i;
+            }
+        }
+        if (lowest == NO_RANK)
+            break;
+        ids[at] = b->merges[lowest].result;
+        n--;
+        memmove(ids + at + 1, ids + at + 2, (n - at - 1) * sizeof *ids);
+        memmove(ranks + at, ranks + at + 1, (n - at - 1) * sizeof *ranks);
+        if (at)
+            ranks[at - 1] = rank_of(b, ids[at - 1], ids[at]);
+        if (at + 1 < n)
+            ranks[at] = rank_of(b, ids[at], ids[at + 1]);
+    }
+    return n;
+}
+
+struct node { int32_t id, prev, next; };        /* -1: merged away; none */
+
+struct heap { uint64_t *v; size_t n; };         /* rank << 32 | place, smallest first, four below each */
+
+static void sift_down(struct heap *h, size_t i)
+{
+    uint64_t v = h->v[i];
+
+    for (size_t child; (child = 4 * i + 1) < h->n; i = child) {
+        size_t end = child + 4 < h->n ? child + 4 : h->n;
+
+        for (size_t j = child + 1; j < end; j++)
+            child = h->v[j] < h->v[child] ? j : child;
+        if (v <= h->v[child])
+            break;
+        h->v[i] = h->v[child];
+    }
+    h->v[i] = v;
+}
+
+static void heap_push(struct heap *h, uint64_t v)
+{
+    size_t i = h->n++;
+
+    for (size_t up; i && v < h->v[up = (i - 1) / 4]; i = up)
+        h->v[i] = h->v[up];
+    h->v[i] = v;
+}
+
+static uint64_t heap_pop(struct heap *h)
+{
+    uint64_t v = h->v[0];
+
+    h->v[0] = h->v[--h->n];
+    if (h->n)
+        sift_down(h, 0);
+    return v;
+}
+
+static uint32_t rank_at(const struct bpe *b, const struct node *nodes, int32_t i)
+{
+    int32_t next = nodes[i].id < 0 ? -1 : nodes[i].next;
+
+    return next < 0 ? NO_RANK : rank_of(b, nodes[i].id, nodes[next].id);
+}
+
+static void offer(const struct bpe *b, const struct node *nodes, struct heap *h, int32_t i)
+{
+    uint32_t rank = i < 0 ? NO_RANK : rank_at(b, nodes, i);
+
+    if (rank != NO_RANK)
+        heap_push(h, (uint64_t)rank << 32 | (uint32_t)i);
+}
+
+static void merge_node(struct node *nodes, int32_t at, int32_t result)
+{
+    int32_t gone = nodes[at].next;
+
+    nodes[at].id = result;
+    nodes[at].next = nodes[gone].next;
+    nodes[gone].id = -1;
+    if (nodes[at].next >= 0)
+        nodes[nodes[at].next].prev = at;
+}
+
+/* Many: each merge takes an entry away and adds two at most, so that the heap needs room for as many as there were symbols, twice:
+ * n - 1 at the start and, n - 1 merges later, at most n - 1 more than that. */
+static int merge_many(const struct bpe *b, struct tok_scratch *scratch, int32_t *ids, size_t *io_n)
+{
+    size_t n = *io_n;
+    struct node *nodes = n < INT32_MAX ? scratch_room(scratch, SCRATCH_MODEL_2, n * sizeof *nodes) : NULL;
+    struct heap h = { nodes ? scratch_room(scratch, SCRATCH_HEAP, 2 * n * sizeof *h.v) : NULL, 0 };
+
+    if (!nodes || !h.v)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        nodes[i] = (struct node){ ids[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1 };
+    for (size_t i = 0; i + 1 < n; i++) {
+        uint32_t rank = rank_at(b, nodes, (int32_t)i);
+
+        if (rank != NO_RANK)
+            h.v[h.n++] = (uint64_t)rank << 32 | i;
+    }
+    for (size_t i = h.n / 4 + 1; i-- > 0 && h.n;)
+        sift_down(&h, i);
+    while (h.n) {
+        uint64_t top = heap_pop(&h);
+        int32_t at = (int32_t)(uint32_t)top, result = b->merges[top >> 32].result;
+        uint32_t rank = rank_at(b, nodes, at);
+
+        if (rank == NO_RANK || b->merges[rank].result != result)
+            continue;
+        merge_node(nodes, at, result);
+        offer(b, nodes, &h, nodes[at].prev);
+        offer(b, nodes, &h, at);
+    }
+    n = 0;
+    for (int32_t i = 0; i >= 0; i = nodes[i].next)
+        ids[n++] = nodes[i].id;
+    *io_n = n;
+    return 0;
+}
+
+static int merge(const struct bpe *b, struct tok_scratch *scratch, int32_t *ids, size_t *io_n)
+{
+    uint32_t ranks[FEW];
+    size_t n = *io_n;
+
+    if (n > FEW)
+        return merge_many(b, scratch, ids, io_n);
+    for (size_t i = 0; i + 1 < n; i++)
+        ranks[i] = rank_of(b, ids[i], ids[i + 1]);
+    *io_n = merge_few(b, ids, n, ranks);
+    return 0;
+}
+
+/* A short piece of bytes that all have tokens. */
+static size_t merge_short(const struct bpe *b, const char *piece, size_t len, int32_t ids[FEW])
+{
+    const unsigned char *p = (const unsigned char *)piece;
+    uint32_t ranks[FEW];
+
+    ids[0] = b->byte_ids[p[0]];
+    for (size_t i = 1; i < len; i++) {
+        ids[i] = b->byte_ids[p[i]];
+        ranks[i - 1] = b->byte_ranks[p[i - 1] * 256 + p[i]];
+    }
+    return merge_few(b, ids, len, ranks);
+}
+
+/* Any piece. *ret lies in scratch, or is `few`. */
+static int merge_piece(const struct bpe *b, const char *piece, size_t len, struct tok_scratch *scratch, int32_t few[FEW],
+                       int32_t **ret, size_t *ret_n)
+{
+    const size_t prefix = b->spec.continuing_prefix.len, suffix = b->spec.end_suffix.len;
+    struct symbols s = { .b = b };
+    size_t most = len * (1 + prefix) + suffix + 1;
+    int r;
+
+    *ret = few;
+    if (b->spec.byte_level && b->all_bytes && len <= FEW) {
+        *ret_n = merge_short(b, piece, len, few);
+        return 0;
+    }
+    s.ids = *ret = scratch_room(scratch, SCRATCH_SYMBOLS, most * sizeof *s.ids + prefix + suffix + 4);
+    if (!s.ids)
+        return -ENOMEM;
+    if (b->spec.byte_level)
+        add_bytes(&s, piece, len);
+    else if (prefix || suffix)
+        add_decorated(&s, piece, len, (char *)(s.ids + most));
+    else
+        add_characters(&s, piece, len);
+    if (s.unk_waits)
+        s.ids[s.n++] = b->spec.unk;
+    r = merge(b, scratch, s.ids, &s.n);
+    *ret_n = s.n;
+    return r;
+}
+
+/* Whether the piece, which is token id's text, may be taken whole. *ret, *ret_n: as merge_piece(), when it had to be asked. */
+static enum memo ask(const struct bpe *b, int32_t id, const char *piece, size_t len, struct tok_scratch *scratch, int32_t few[FEW],
+                     int32_t **ret, size_t *ret_n, int *ret_r)
+{
+    enum memo memo = __atomic_load_n(&b->memo[id], __ATOMIC_RELAXED);
+
+    *ret_r = 0;
+    if (memo != NOT_ASKED)
+        return memo;
+    *ret_r = merge_piece(b, piece, len, scratch, few, ret, ret_n);
+    if (*ret_r < 0)
+        return NOT_ASKED;
+    memo = *ret_n == 1 && (*ret)[0] == id ? ITSELF : NOT_ITSELF;
+    __atomic_store_n(&b->memo[id], (uint8_t)memo, __ATOMIC_RELAXED);
+    return NOT_ASKED;
+}
+
+static int encode_piece(const struct bpe *b, const char *piece, size_t len, struct tok_scratch *scratch, int32_t few[FEW],
+                        int32_t **ret, size_t *ret_n)
+{
+    int32_t id = find_text(b, piece, len);
+    enum memo memo;
+    int r;
+
+    *ret = few;
+    if (id >= 0 && b->spec.ignore_merges) {
+        few[0] = id;
+        *ret_n = 1;
+        return 0;
+    }
+    if (id >= 0) {
+        memo = ask(b, id, piece, len, scratch, few, ret, ret_n, &r);
+        if (memo == NOT_ASKED)
+            return r;
+        if (memo == ITSELF) {
+            few[0] = id;
+            *ret_n = 1;
+            return 0;
+        }
+    }
+    return merge_piece(b, piece, len, scratch, few, ret, ret_n);
+}
+
+static int bpe_encode(const struct tok_model *m, const char *piece, size_t len, struct tok_scratch *scratch, struct token_list *out)
+{
+    const struct bpe *b = (const struct bpe *)m;
+    int32_t few[FEW], *ids = few;
+    uint64_t *slot = NULL;
+    struct key key;
+    size_t n = 0;
+    int r;
+
+    if (len <= CACHE_KEY) {
+        key = key_of(piece, len);
+        slot = cache_slot(b, &key, len);
+        n = cache_read(slot, &key, len, few);
+        if (n)
+            return token_list_add_all(out, few, n);
+    }
+    r = encode_piece(b, piece, len, scratch, few, &ids, &n);
+    if (r < 0)
+        return r;
+    if (slot && n && n <= CACHE_IDS)
+        cache_write(slot, &key, len, ids, n);
+    return token_list_add_all(out, ids, n);
+}
+
+static const struct tok_model_ops bpe_ops = { "BPE", bpe_encode, bpe_free };
+
+static struct tok_model *model_of(struct bpe *b)
+{
+    return b ? &b->model : NULL;
+}
+
+int bpe_new(const struct bpe_spec *spec, struct tok_model **ret)
+{
+    struct bpe *b = calloc(1, sizeof *b);
+    CLEANUP(tok_model_free) struct tok_model *m = model_of(b);
+    bool decorated = spec->continuing_prefix.len || spec->end_suffix.len;
+    int r;
+
+    if (!b)
+        return -ENOMEM;
+    b->model.ops = &bpe_ops;
+    b->spec = *spec;
+    b->spec.merges = NULL;                      /* the caller's */
+    b->spec.n_merges = 0;
+    b->seed = id_random_u64();
+    if (spec->n_merges > BPE_MAX_MERGES)
+        return -E2BIG;
+    b->memo = calloc(vocab_size(spec->vocab) + 1, 1);
+    if (!b->memo || copy_decorations(b) < 0 || make_cache(b) < 0)
+        return -ENOMEM;
+    r = fill_pairs(b, spec);
+    if (r < 0)
+        return r;
+    fill_byte_ids(b);
+    if (spec->byte_level && fill_byte_ranks(b, spec->n_merges) < 0)
+        return -ENOMEM;
+    if (!spec->byte_level && !decorated && fill_char_ids(b) < 0)
+        return -ENOMEM;
+    *ret = STEAL(m);
+    return 0;
+}
+
+/* The result's text, for a look-up: in `few` where it fits. */
+static int32_t find_joined(const struct vocab *v, struct tok_str a, struct tok_str b)
+{
+    char few[256], *text = few;
+    size_t len = (size_t)a.len + b.len;
+    int32_t id;
+
+    if (len > sizeof few && !(text = malloc(len)))
+        return -1;
+    memcpy(text, a.text, a.len);
+    memcpy(text + a.len, b.text, b.len);
+    id = vocab_find(v, text, len);
+    if (text != few)
+        free(text);
+    return id;
+}
+
+int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret)
+{
+    struct tok_str rest, guess;
+    int32_t result = ret->result + 1;
+
+    ret->left = vocab_find(v, left.text, left.len);
+    ret->right = vocab_find(v, right.text, right.len);
+    if (ret->left < 0 || ret->right < 0 || skip > right.len)
+        return -EINVAL;
+    rest = (struct tok_str){ right.text + skip, right.len - (uint32_t)skip };
+    guess = vocab_text(v, result);
+    if (guess.text && guess.len == left.len + rest.len && memcmp(guess.text, left.text, left.len) == 0 &&
+        memcmp(guess.text + left.len, rest.text, rest.len) == 0) {
+        ret->result = result;
+        return 0;
+    }
+    result = find_joined(v, left, rest);
+    if (result < 0)
+        return -EINVAL;
+    ret->result = result;
+    return 0;
+}

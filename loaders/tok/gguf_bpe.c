@@ -1,0 +1,172 @@
+/* tokenizer.ggml.model "gpt2": byte-level BPE. Normal tokens are spelled in GPT-2's printable alphabet; here they become the bytes
+ * that they stand for, and come first in the vocabulary, so that a user-defined token with the same bytes does not
+ * hide one that merges need.
+ */
+#include "loaders/tok/gguf_tok.h"
+
+#include "base/utf8.h"
+#include "loaders/tok/scan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME = 64 };
+
+/* GPT-2 spells a byte as one printable character: 33-126, 161-172 and 174-255 as themselves, the
+ * other 68 as U+0100 and up, in order. -1 for a character outside that alphabet. */
+static int byte_of_character(uint32_t c)
+{
+    if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
+        return (int)c;
+    if (c < 0x100 || c >= 0x100 + 68)
+        return -1;
+    c -= 0x100;
+    return c < 33 ? (int)c : c < 67 ? (int)(c - 33 + 127) : 173;
+}
+
+/* Spelling to bytes in out, which has room for s.len; a text with a character outside the alphabet stands for itself. */
+static struct tok_str decode_alphabet(struct gguf_str s, char *out)
+{
+    size_t n = 0;
+    uint32_t c;
+
+    for (size_t i = 0; i < s.len;) {
+        int len = utf8_decode(s.text + i, s.len - i, &c);
+        int byte = len > 0 ? byte_of_character(c) : -1;
+
+        if (byte < 0) {
+            memcpy(out, s.text, s.len);
+            return (struct tok_str){ out, (uint32_t)s.len };
+        }
+        out[n++] = (char)byte;
+        i += (size_t)len;
+    }
+    return (struct tok_str){ out, (uint32_t)n };
+}
+
+static bool same(struct gguf_str a, struct gguf_str b)
+{
+    return a.len == b.len && memcmp(a.text, b.text, a.len) == 0;
+}
+
+/* A text twice would make one of the two out of reach; llama.cpp refuses it too. */
+static int put(struct gguf_tok *g, uint32_t i, const char *text, size_t len)
+{
+    int32_t other = vocab_find(g->t->vocab, text, len);
+    int r;
+
+    if (other >= 0 && same(g->texts[other], g->texts[i]))
+        return gguf_tok_refuse(g, -EINVAL, "tokens %d and %u have the same text", other, i);
+    r = vocab_put(g->t->vocab, (int32_t)i, text, len, g->kinds[i]);
+    if (r < 0)
+        return r == -ENOMEM ? gguf_tok_no_memory(g) : gguf_tok_refuse(g, r, "token %u does not fit", i);
+    g->t->longest = len > g->t->longest ? len : g->t->longest;
+    return 0;
+}
+
+static size_t longest_text(const struct gguf_tok *g)
+{
+    size_t longest = 0;
+
+    for (uint32_t i = 0; i < g->n; i++)
+        longest = g->texts[i].len > longest ? g->texts[i].len : longest;
+    return longest;
+}
+
+static int read_vocab(struct gguf_tok *g, char *room)
+{
+    int r = 0;
+
+    for (uint32_t i = 0; i < g->n && r == 0; i++) {
+        struct tok_str s;
+
+        if (g->kinds[i] != TOK_NORMAL)
+            continue;
+        s = decode_alphabet(g->texts[i], room);
+        r = put(g, i, s.text, s.len);
+    }
+    for (uint32_t i = 0; i < g->n && r == 0; i++) {
+        if (g->kinds[i] == TOK_BYTE) {
+            room[0] = (char)gguf_tok_byte(g->texts[i]);
+            r = put(g, i, room, 1);
+        } else if (g->kinds[i] != TOK_NORMAL) {
+            r = put(g, i, g->texts[i].text, g->texts[i].len);
+        }
+    }
+    return r;
+}
+
+static int read_merge(struct gguf_tok *g, struct gguf_str m, size_t rank, char *room)
+{
+    const char *gap = m.len > 1 ? memchr(m.text + 1, ' ', m.len - 1) : NULL;
+    struct bpe_merge *merge = &g->merges[rank];
+    struct tok_str left, right;
+    size_t at;
+
+    if (!gap)
+        return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", rank);
+    at = (size_t)(gap - m.text);
+    left = decode_alphabet((struct gguf_str){ m.text, at }, room);
+    right = decode_alphabet((struct gguf_str){ gap + 1, m.len - at - 1 }, room + at);
+    merge->result = rank ? merge[-1].result : -1;
+    if (bpe_merge_find(g->t->vocab, left, right, 0, merge) < 0)
+        return gguf_tok_refuse(g, -EINVAL, "merge %zu is of texts that are no tokens", rank);
+    return 0;
+}
+
+static int read_merges(struct gguf_tok *g)
+{
+    static const char key[] = "tokenizer.ggml.merges";
+    CLEANUP(mem_free) char *room = NULL;
+    struct gguf_array a;
+    struct gguf_str m;
+    size_t longest = 0;
+    int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
+
+    if (r < 0)
+        return r;
+    if (a.n && a.type != GGUF_STRING)
+        return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
+    if (a.n > BPE_MAX_MERGES)
+        return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)a.n, BPE_MAX_MERGES);
+    for (struct gguf_array walk = a; gguf_next_str(&walk, &m);)
+        longest = m.len > longest ? m.len : longest;
+    room = malloc(longest + 1);
+    g->merges = malloc((a.n + 1) * sizeof *g->merges);
+    if (!room || !g->merges)
+        return gguf_tok_no_memory(g);
+    while (r == 0 && gguf_next_str(&a, &m)) {
+        r = read_merge(g, m, g->n_merges, room);
+        g->n_merges++;
+    }
+    return r;
+}
+
+int gguf_tok_bpe(struct gguf_tok *g)
+{
+    CLEANUP(mem_free) char *room = NULL;
+    char name[NAME] = "default";
+    struct tokenizer *t = g->t;
+    const struct scan_pre *pre;
+    struct bpe_spec spec;
+    int r = gguf_text(g->file, "tokenizer.ggml.pre", name, sizeof name, g->err);
+
+    if (r < 0)
+        return r;
+    pre = scan_of_name(name);
+    if (!pre)
+        return gguf_tok_refuse(g, -ENOTSUP, "tokenizer.ggml.pre \"%s\" is not supported", name);
+    memcpy(t->scans, pre->scans, sizeof t->scans);
+    snprintf(t->kind, sizeof t->kind, "byte-level BPE, %s", name);
+    g->adds_bos = pre->add_bos;
+    room = malloc(longest_text(g) + 1);
+    if (!room || vocab_new(g->n, (size_t)g->n * 8, &t->vocab) < 0)
+        return gguf_tok_no_memory(g);
+    if ((r = read_vocab(g, room)) < 0 || (r = read_merges(g)) < 0 || (r = gguf_tok_finish(g)) < 0)
+        return r;
+    spec = (struct bpe_spec){ .vocab = t->vocab, .merges = g->merges, .n_merges = g->n_merges, .byte_level = true,
+                              .ignore_merges = pre->ignore_merges, .unk = -1 };
+    r = bpe_new(&spec, &t->model);
+    return r == -ENOMEM ? gguf_tok_no_memory(g) : r;
+}
