@@ -70,19 +70,28 @@ int bpe_new(const struct bpe_spec *spec, struct tok_model **ret);           /* -
  * merges in the order of their tokens. */
 int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret);
 
-/* spm.c: merges by score, as SentencePiece's BPE: any two neighbours whose join is a piece. */
-struct spm_bpe_spec { const struct vocab *vocab; const float *scores; int32_t unk; bool byte_fallback; };
+/* spm.c: merges by score, as SentencePiece's BPE: any two neighbours whose join is a token. Kind TOK_USER_DEFINED is matched
+ * first, longest, and stays whole; what became a TOK_UNUSED is cut again; others are never made of text. */
+struct spm_bpe_spec {
+    const struct vocab *vocab;          /* kept by reference */
+    const float *scores;                /* by id; copied */
+    bool byte_fallback;
+    int32_t unk;
+};
 int spm_bpe_new(const struct spm_bpe_spec *spec, struct tok_model **ret);
 
 /* unigram.c: the likeliest segmentation. */
 struct unigram_spec {
     const struct vocab *vocab;
     const double *scores;               /* by id */
-    bool single;                        /* sums in float, as sentencepiece; else double, as Hugging Face */
+    bool single;                        /* as sentencepiece: sums in float, TOK_USER_DEFINED first, others than TOK_NORMAL never;
+                                         * else as Hugging Face: in double, all but TOK_CONTROL and TOK_USER_DEFINED */
     bool byte_fallback, fuse_unk;
     int32_t unk;
 };
 int unigram_new(const struct unigram_spec *spec, struct tok_model **ret);
+/* The ids of <0x00> to <0xFF>; -1: there is none. */
+void tok_byte_ids(const struct vocab *v, int32_t ret[256]);
 
 /* wordpiece.c, wordlevel in it: greedy longest match. */
 struct wordpiece_spec { const struct vocab *vocab; struct tok_str continuing_prefix; int32_t unk; uint32_t max_chars; };
