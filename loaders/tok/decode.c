@@ -9,6 +9,7 @@
 #include "loaders/detok.h"
 #include "loaders/tok/alphabet.h"
 #include "loaders/tok/regex.h"
+#include "loaders/tok/sp_normalize.h"
 
 #include <errno.h>
 #include <string.h>
@@ -420,7 +421,7 @@ static int token_form(const struct chain *d, struct tok_str s, enum token_kind k
     return a.failed || b.failed || out->failed ? -ENOMEM : 0;
 }
 
-/* SentencePiece's: the vocabulary holds spaces already. */
+/* SentencePiece's: the vocabulary holds spaces already, but where a piece had one of its own (sp_model.c). */
 static void sentencepiece_form(const struct decode_step *s, struct tok_str token, enum token_kind kind, struct buf *out, struct form *ret)
 {
     int byte = kind == TOK_BYTE ? byte_of(token.text, token.len) : -1;
@@ -431,8 +432,10 @@ static void sentencepiece_form(const struct decode_step *s, struct tok_str token
         buf_addc(out, (char)byte);
     else if (kind == TOK_UNKNOWN)
         buf_add(out, s->text.text, s->text.len);
-    else
+    else if (kind == TOK_CONTROL)
         buf_add(out, token.text, token.len);
+    else
+        sp_space(out, token.text, token.len);
 }
 
 static int bind_forms(const struct chain *d, const struct vocab *v, bool first, struct form *forms, struct buf *texts)

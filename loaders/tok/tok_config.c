@@ -1,0 +1,147 @@
+#include "loaders/tok/tok_config.h"
+
+#include "base/err.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <string.h>
+
+const char *tok_config_token(const cJSON *config, const char *key)
+{
+    const cJSON *v = json_find(config, key);
+
+    if (cJSON_IsObject(v))
+        v = json_find(v, "content");
+    return cJSON_IsString(v) ? v->valuestring : NULL;
+}
+
+bool tok_config_bool(const cJSON *config, const char *key, bool otherwise)
+{
+    const cJSON *v = json_find(config, key);
+
+    return cJSON_IsBool(v) ? cJSON_IsTrue(v) : otherwise;
+}
+
+bool tok_config_class(const cJSON *config, const char *const *names, size_t n)
+{
+    const cJSON *v = json_find(config, "tokenizer_class");
+
+    for (size_t i = 0; i < n && cJSON_IsString(v); i++) {
+        size_t len = strlen(names[i]);
+
+        if (strncmp(v->valuestring, names[i], len) == 0 && (v->valuestring[len] == '\0' || strcmp(v->valuestring + len, "Fast") == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool read_id(const char *text, int64_t *ret)
+{
+    int64_t id = 0;
+
+    for (size_t i = 0; text[i]; i++) {
+        if (text[i] < '0' || text[i] > '9' || i > 9)
+            return false;
+        id = id * 10 + (text[i] - '0');
+    }
+    *ret = id;
+    return text[0] != '\0';
+}
+
+/* What is no token with an id is passed over. */
+bool tok_config_added(const cJSON *config, size_t i, struct tok_config_added *ret)
+{
+    const cJSON *list = json_find(config, "added_tokens_decoder"), *entry;
+
+    if (!cJSON_IsObject(list))
+        return false;
+    cJSON_ArrayForEach(entry, list) {
+        const char *text = tok_config_token(list, entry->string);
+
+        if (!text || !text[0] || !read_id(entry->string, &ret->id) || i-- > 0)
+            continue;
+        *ret = (struct tok_config_added){ .id = ret->id, .text = text, .special = tok_config_bool(entry, "special", false),
+                                          .lstrip = tok_config_bool(entry, "lstrip", false), .rstrip = tok_config_bool(entry, "rstrip", false),
+                                          .single_word = tok_config_bool(entry, "single_word", false),
+                                          .normalized = tok_config_bool(entry, "normalized", false) };
+        return true;
+    }
+    return false;
+}
+
+/* Whether a vocabulary holds `text`: SentencePiece's has a space for each U+2581. */
+static bool is_text(struct tok_str s, const char *text)
+{
+    uint32_t i = 0;
+
+    for (; *text && i < s.len; i++) {
+        bool mark = s.text[i] == ' ' && strncmp(text, "\xE2\x96\x81", 3) == 0;
+
+        if (!mark && s.text[i] != *text)
+            return false;
+        text += mark ? 3 : 1;
+    }
+    return i == s.len && !*text;
+}
+
+static int fill_one(const struct tok_config_added *a, struct tokenizer *t, struct err *err)
+{
+    struct tok_str s = a->id < TOKENIZER_MAX_VOCAB ? vocab_text(t->vocab, (int32_t)a->id) : (struct tok_str){ 0 };
+    int r;
+
+    if (s.text && !is_text(s, a->text))
+        return err_set(err, -EINVAL, "added_tokens_decoder: token %lld is \"%s\", but \"%.*s\" in the vocabulary", (long long)a->id, a->text,
+                       (int)s.len, s.text);
+    if (s.text) {
+        if (a->special && vocab_kind(t->vocab, (int32_t)a->id) != TOK_UNKNOWN)
+            vocab_set_kind(t->vocab, (int32_t)a->id, TOK_CONTROL);
+        return 0;
+    }
+    r = a->id < TOKENIZER_MAX_VOCAB ? vocab_put(t->vocab, (int32_t)a->id, a->text, strlen(a->text), a->special ? TOK_CONTROL : TOK_USER_DEFINED) : -E2BIG;
+    return r < 0 ? err_set(err, r, "added_tokens_decoder: no room for token %lld", (long long)a->id) : 0;
+}
+
+int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err)
+{
+    struct tok_config_added a;
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && tok_config_added(config, i, &a); i++)
+        r = fill_one(&a, t, err);
+    return r;
+}
+
+void tok_config_flags(const cJSON *config, struct added_token *token)
+{
+    struct tok_config_added a;
+
+    for (size_t i = 0; tok_config_added(config, i, &a); i++)
+        if (a.id == token->id) {
+            token->lstrip = a.lstrip;
+            token->rstrip = a.rstrip;
+            token->single_word = a.single_word;
+        }
+}
+
+static int one_id(int32_t id, int32_t **ret, size_t *ret_n)
+{
+    if (id < 0)
+        return 0;
+    *ret = malloc(sizeof **ret);
+    if (!*ret)
+        return -ENOMEM;
+    **ret = id;
+    *ret_n = 1;
+    return 0;
+}
+
+int tok_config_edges(const cJSON *config, struct tokenizer *t, bool adds_bos, bool adds_eos)
+{
+    int r = 0;
+
+    if (tok_config_bool(config, "add_bos_token", adds_bos))
+        r = one_id(t->bos, &t->prefix, &t->n_prefix);
+    if (r == 0 && tok_config_bool(config, "add_eos_token", adds_eos))
+        r = one_id(t->eos, &t->suffix, &t->n_suffix);
+    return r;
+}

@@ -1,0 +1,31 @@
+/* tok_config.h - tokenizer_config.json, for the kinds of files beside which it says what they do not.
+ *
+ * All take the file's tree, or NULL: everything is absent.
+ */
+#ifndef LOADERS_TOK_TOK_CONFIG_H
+#define LOADERS_TOK_TOK_CONFIG_H
+
+#include "loaders/tok/tok.h"
+
+#include <cjson/cJSON.h>
+
+/* The spelling under "bos_token" and the like, a string or an object with "content"; NULL: there is none. */
+const char *tok_config_token(const cJSON *config, const char *key);
+/* A boolean, or what stands for it where it is absent. */
+bool tok_config_bool(const cJSON *config, const char *key, bool otherwise);
+/* Whether "tokenizer_class" is one of these, with or without "Fast" behind. */
+bool tok_config_class(const cJSON *config, const char *const *names, size_t n);
+
+/* One of "added_tokens_decoder", by number: false past the end. 0 <= id. */
+struct tok_config_added { int64_t id; const char *text; bool special, lstrip, rstrip, single_word, normalized; };
+bool tok_config_added(const cJSON *config, size_t i, struct tok_config_added *ret);
+/* Gives t's vocabulary what "added_tokens_decoder" lists: a token that is not there is put, one that is there by its id becomes
+ * TOK_CONTROL if it is special. 0; -EINVAL: an id that holds another text; -E2BIG; -ENOMEM; with a sentence. */
+int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err);
+/* The flags of token `id` there, if it is listed. */
+void tok_config_flags(const cJSON *config, struct added_token *token);
+
+/* BOS and EOS in front and behind, by "add_bos_token" and "add_eos_token". 0 or -ENOMEM. */
+int tok_config_edges(const cJSON *config, struct tokenizer *t, bool adds_bos, bool adds_eos);
+
+#endif
