@@ -14,6 +14,8 @@ static const struct row {
     int (*read)(struct gguf_tok *g);
 } rows[] = {
     { "gpt2", gguf_tok_bpe },
+    { "llama", gguf_tok_spm },
+    { "t5", gguf_tok_t5 },
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
