@@ -694,23 +694,27 @@ static int32_t find_joined(const struct vocab *v, struct tok_str a, struct tok_s
     return id;
 }
 
+static bool is_joined(struct tok_str s, struct tok_str left, struct tok_str right)
+{
+    return s.text && s.len == left.len + right.len && memcmp(s.text, left.text, left.len) == 0 &&
+           memcmp(s.text + left.len, right.text, right.len) == 0;
+}
+
 int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret)
 {
-    struct tok_str rest, guess;
-    int32_t result = ret->result + 1;
+    int32_t result = ret->result;
+    struct tok_str rest;
 
     ret->left = vocab_find(v, left.text, left.len);
     ret->right = vocab_find(v, right.text, right.len);
     if (ret->left < 0 || ret->right < 0 || skip > right.len)
         return -EINVAL;
     rest = (struct tok_str){ right.text + skip, right.len - (uint32_t)skip };
-    guess = vocab_text(v, result);
-    if (guess.text && guess.len == left.len + rest.len && memcmp(guess.text, left.text, left.len) == 0 &&
-        memcmp(guess.text + left.len, rest.text, rest.len) == 0) {
-        ret->result = result;
-        return 0;
+    if (!is_joined(vocab_text(v, result), left, rest)) {
+        result++;
+        if (!is_joined(vocab_text(v, result), left, rest))
+            result = find_joined(v, left, rest);
     }
-    result = find_joined(v, left, rest);
     if (result < 0)
         return -EINVAL;
     ret->result = result;
