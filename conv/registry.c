@@ -56,11 +56,6 @@ static void added_fini(struct added *a)
     *a = (struct added){ 0 };
 }
 
-static void added_cleanup(struct added *a)
-{
-    added_fini(a);
-}
-
 struct conv_registry *conv_registry_new(void)
 {
     return calloc(1, sizeof(struct conv_registry));
@@ -154,7 +149,7 @@ static int read_added(const char *name, const cJSON *row, const char *jinja, siz
 int conv_registry_add(struct conv_registry *r, const char *name, const cJSON *row, const char *jinja,
                       size_t jinja_len, struct err *err)
 {
-    __attribute__((cleanup(added_cleanup))) struct added a = { 0 };
+    __attribute__((cleanup(added_fini))) struct added a = { 0 };
     struct added *at, *more;
     int rc = read_added(name, row, jinja, jinja_len, &a, err);
 
