@@ -1,28 +1,28 @@
 /* test_message.c - `fastchat test-message`: one question the way FastChat's own
  * parts ask it, past the api: controller, then worker.
  *
- * The prompt is written by the worker's conversation template. The styles that
- * chat models mostly use are written here; for any other the bare message is
- * sent, which is enough to see the parts work.
+ * The prompt is written by the worker's conversation template; where that can
+ * not be used the bare message is sent, which is enough to see the parts work.
  *
- * Source   FastChat contract: "One-shot and test tools", stream frames, A.1
+ * Source   FastChat contract: "One-shot and test tools", stream frames
  */
 #include "cli/answer.h"
 #include "cli/commands.h"
 
+#include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "cli/fetch.h"
 #include "cli/service.h"
 #include "cli/term.h"
+#include "conv/conv.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { SHORT_MS = 30000, STREAM_MS = 600000 };
-enum { ADD_COLON_SINGLE = 1, ADD_COLON_TWO = 2, CHATML = 10 };
 
 struct test {
     struct service_args service;
@@ -117,43 +117,21 @@ static int find_worker(struct test *t, char **ret_model, struct target *ret, str
     return r;
 }
 
-/* {system_template} around the system message */
-static void write_system(const cJSON *conv, struct buf *out)
-{
-    const char *frame = "{system_message}", *text = "", *hole;
-
-    json_get_string(conv, "system_template", &frame, NULL);
-    json_get_string(conv, "system_message", &text, NULL);
-    hole = strstr(frame, "{system_message}");
-    if (!hole) {
-        buf_adds(out, frame);
-        return;
-    }
-    buf_add(out, frame, (size_t)(hole - frame));
-    buf_adds(out, text);
-    buf_adds(out, hole + strlen("{system_message}"));
-}
-
+/* What can not be read, or has no style, is no reason not to ask. */
 static void write_prompt(const cJSON *conv, const char *message, struct buf *out)
 {
-    const cJSON *roles = NULL;
-    const char *sep = "", *user, *assistant;
-    int64_t style = 0;
-    BUF_LOCAL system = BUF_INIT;
+    const struct conv_message chat[] = { { "user", message } };
+    CLEANUP(conv_free) struct conv_template *t = NULL;
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct text_span *spans;
+    size_t n;
 
-    json_get_array(conv, "roles", &roles, NULL);
-    json_get_int(conv, "sep_style", 0, 1000, &style, NULL);
-    json_get_string(conv, "sep", &sep, NULL);
-    user = cJSON_GetStringValue(cJSON_GetArrayItem(roles, 0));
-    assistant = cJSON_GetStringValue(cJSON_GetArrayItem(roles, 1));
-    write_system(conv, &system);
-    if (user && assistant && style == CHATML)
-        buf_printf(out, "%s%s%s%s\n%s%s\n%s\n", buf_str(&system), system.len ? sep : "",
-                   system.len ? "\n" : "", user, message, sep, assistant);
-    else if (user && assistant && (style == ADD_COLON_SINGLE || style == ADD_COLON_TWO))
-        buf_printf(out, "%s%s%s: %s%s%s:", buf_str(&system), sep, user, message, sep, assistant);
-    else
+    if (!a || conv_from_json(conv, &t, NULL) < 0 || conv_render(t, chat, 1, true, a, &spans, &n, NULL) < 0) {
         buf_adds(out, message);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        buf_add(out, spans[i].text, spans[i].len);
 }
 
 static bool on_data(const char *data, size_t len, void *user)

@@ -19,7 +19,8 @@ import threading
 ERROR = {"error": {"message": "the queue is full", "type": "overloaded", "param": None, "code": None}}
 CONV = {"name": "chatml", "system_template": "<|im_start|>system\n{system_message}", "system_message": "be kind",
         "roles": ["<|im_start|>user", "<|im_start|>assistant"], "messages": [], "offset": 0, "sep_style": 10,
-        "sep": "<|im_end|>", "sep2": None, "stop_str": None, "stop_token_ids": [2]}
+        "sep": "<|im_end|>", "sep2": None, "stop_str": None, "stop_token_ids": [2], "system_message_vision": "",
+        "max_image_size_mb": None}
 
 
 MAGIC = b""                             # and version, as the first peer wrote them
