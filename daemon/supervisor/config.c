@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "base/nearest.h"
@@ -21,14 +22,12 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <libconfig.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_FILE = 1 << 20, MAX_FILES = 256, MAX_LIST = 64, MAX_FAULTS = 100, MAX_NOTES = 64 };
@@ -701,34 +700,12 @@ static void read_section(struct reader *r, const config_setting_t *s)
 
 /* ---- files ---- */
 
-int config_slurp(const char *path, struct buf *out)
+int config_file_text(const char *path, struct buf *out, const char **ret_fault)
 {
-    CLEANUP(fd_close) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    struct stat st;
+    int r = file_read(path, MAX_FILE, out, NULL);
 
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return -errno;
-    if (S_ISDIR(st.st_mode))
-        return -EISDIR;
-    if (!S_ISREG(st.st_mode))
-        return -EINVAL;
-    for (;;) {
-        char *room = buf_room(out, 65536);
-        ssize_t n = room ? read(fd, room, 65536) : -1;
-
-        if (!room)
-            return -ENOMEM;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
-        buf_grew(out, (size_t)n);
-        if (out->len > MAX_FILE)
-            return -EFBIG;
-    }
-}
-
-const char *config_slurp_fault(int e)
-{
-    return e == -EFBIG ? "is larger than 1 MB" : e == -EINVAL ? "is no regular file" : strerror(-e);
+    *ret_fault = r == -E2BIG ? "is larger than 1 MB" : r == -EINVAL ? "is no regular file" : strerror(-r);
+    return r;
 }
 
 /* libconfig says what, but not which; the line shows it. */
@@ -781,7 +758,8 @@ static int read_file(struct reader *r, const char *path)
     struct config *c = r->c;
     const char **files = (const char **)c->files;
     BUF_LOCAL raw = BUF_INIT;
-    int e = config_slurp(path, &raw);
+    const char *why;
+    int e = config_file_text(path, &raw, &why);
 
     r->file = arena_strdup(c->arena, path);
     if (!r->file) {
@@ -789,7 +767,7 @@ static int read_file(struct reader *r, const char *path)
         return -ENOMEM;
     }
     if (e) {
-        config_fault(r->faults, path, 0, "%s", config_slurp_fault(e));
+        config_fault(r->faults, path, 0, "%s", why);
         return e;
     }
     files[c->n_files++] = r->file;

@@ -28,9 +28,8 @@ void config_note(struct config *c, const char *fmt, ...) __attribute__((format(p
  * bits) is refused: -EINVAL, the line and a sentence. */
 int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, struct err *err);
 
-/* A file of at most 1 MB, whole. 0 or -errno; in words. */
-int config_slurp(const char *path, struct buf *out);
-const char *config_slurp_fault(int e);
+/* A file of at most 1 MB, whole. 0 or -errno, and then why in words. */
+int config_file_text(const char *path, struct buf *out, const char **ret_fault);
 
 /* c->templates, from the folders and then the groups. A template that is wrong is a fault, one that takes
  * the place of another a note. */

@@ -243,15 +243,16 @@ static void take_file(struct taking *t, const char *name, const char *path, cons
     struct config_template new = { .name = name ? name : arena_strndup(t->c->arena, file_of(path), stem),
                                    .file = at ? at->file : path, .line = at ? at->line : 0 };
     BUF_LOCAL text = BUF_INIT;
-    int r = config_slurp(path, &text);
     struct err denied = { 0 };
+    const char *why;
+    int r = config_file_text(path, &text, &why);
 
     if (!new.name)
         return;
     if (r == -EACCES && reach_denied(path, &denied))
-        config_fault(t->faults, new.file, new.line, at ? "%s: %s" : "%.0s%s", path, err_text(&denied));
-    else if (r < 0)
-        config_fault(t->faults, new.file, new.line, at ? "%s: %s" : "%.0s%s", path, config_slurp_fault(r));
+        why = err_text(&denied);
+    if (r < 0)
+        config_fault(t->faults, new.file, new.line, at ? "%s: %s" : "%.0s%s", path, why);
     else if (file_of(path)[stem + 2] == 's')
         r = read_row(t, new.name, path, &text, &new.row);
     else

@@ -180,7 +180,7 @@ Test(config_bad, a_folder_or_a_huge_file_is_no_configuration)
     char *text = malloc((1 << 20) + 2);
 
     cr_expect(eq(int, config_load("/tmp", &c, &errors), -EINVAL));
-    cr_expect(eq(str, (char *)buf_str(&errors), "/tmp: Is a directory\n"));
+    cr_expect(eq(str, (char *)buf_str(&errors), "/tmp: is no regular file\n"));
     memset(text, '\n', (1 << 20) + 1);
     text[(1 << 20) + 1] = 0;
     buf_clear(&errors);
