@@ -57,6 +57,8 @@ static int line_of_key(const char *text, const char *key, size_t len)
             return line_of(text, s);
         for (s++; *s && *s != '"'; s++)
             s += *s == '\\' && s[1];
+        if (!*s)
+            break;
     }
     return 0;
 }
