@@ -42,6 +42,11 @@ int engine_tokenize(struct engine *e, const struct text_span *spans, size_t n_sp
     return e->ops->tokenize(e, spans, n_spans, add_special, a, ret, ret_n, err);
 }
 
+int engine_detokenize(struct engine *e, const int32_t *ids, size_t n, struct buf *out)
+{
+    return e->ops->detokenize(e, ids, n, out);
+}
+
 const char *engine_token_text(struct engine *e, int32_t id, size_t *ret_len)
 {
     return e->ops->token_text(e, id, ret_len);

@@ -13,7 +13,7 @@
  * events is whole UTF-8 characters, never holds a part of a stop string and
  * never shrinks: what is delivered stands.
  *
- * Threads  one caller thread; engine_tokenize(), engine_info() and
+ * Threads  one caller thread; engine_tokenize(), engine_detokenize(), engine_info() and
  *          engine_stats() from any
  */
 #ifndef GEN_ENGINE_H
@@ -27,9 +27,10 @@
 #include <stdint.h>
 
 struct arena;
+struct buf;
+struct chat_template;
 struct conv_registry;
 struct text_span;
-struct conv_template;
 struct engine;
 struct engine_seq;
 struct err;
@@ -65,7 +66,7 @@ struct engine_info {
     char backend[64];               /* "cpu avx512vnni", "scripted" */
     uint32_t context_length, vocab_size;
     uint64_t weight_bytes, kv_bytes;
-    const struct conv_template *conv;       /* how its chats are written */
+    struct chat_template *chat;     /* how its chats are written (conv/chat.h) */
 };
 
 struct engine_stats {
@@ -145,11 +146,13 @@ const struct engine_info *engine_info(const struct engine *e);
 void engine_stats(struct engine *e, struct engine_stats *ret);
 
 /* Spans to token ids, in `a`: spans that are trusted may hold control tokens,
- * others never become any. `add_special` puts BOS where the model wants it.
- * 0, -EINVAL, -ENOMEM. */
+ * others never become any. `add_special` puts BOS where the model wants it and the text does not
+ * begin with it already. 0, -EINVAL, -ENOMEM. */
 int engine_tokenize(struct engine *e, const struct text_span *spans, size_t n_spans,
                     bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                     struct err *err);
+/* Appends the text of ids, control tokens as they are written. 0 or -ENOMEM. */
+int engine_detokenize(struct engine *e, const int32_t *ids, size_t n, struct buf *out);
 /* The bytes of one token as text (special tokens: as they are written); may be
  * a part of a character. Valid as long as the engine. */
 const char *engine_token_text(struct engine *e, int32_t id, size_t *ret_len);

@@ -19,6 +19,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "conv/chat.h"
 #include "conv/conv.h"
 #include "gen/engine_ops.h"
 #include "gen/kv.h"
@@ -443,6 +444,20 @@ static int cpu_tokenize(struct engine *engine, const struct text_span *spans, si
     return 0;
 }
 
+static int cpu_detokenize(struct engine *engine, const int32_t *ids, size_t n, struct buf *out)
+{
+    const struct tokenizer *t = ((struct cpu *)engine)->tokenizer;
+
+    for (size_t i = 0; i < n; i++) {
+        size_t len = 0;
+        const char *text = tokenizer_token(t, ids[i], &len);
+
+        if (text)
+            buf_add(out, text, len);
+    }
+    return out->failed ? -ENOMEM : 0;
+}
+
 static const char *cpu_token_text(struct engine *engine, int32_t id, size_t *ret_len)
 {
     const char *text = tokenizer_token(((struct cpu *)engine)->tokenizer, id, ret_len);
@@ -720,6 +735,7 @@ static void cpu_close(struct engine *engine)
     sampler_work_close(e->work);
     kv_close(e->kv);
     model_close(e->model);
+    chat_free(e->engine.info.chat);
     tokenizer_close(e->tokenizer);
     buf_fini(&e->text);
     free(e->tokens);
@@ -734,6 +750,7 @@ static const struct engine_ops cpu_ops = {
     .close = cpu_close,
     .stats = cpu_stats,
     .tokenize = cpu_tokenize,
+    .detokenize = cpu_detokenize,
     .token_text = cpu_token_text,
     .submit = cpu_submit,
     .cancel = cpu_cancel,
@@ -753,14 +770,15 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 {
     const char *name = config->chat_template;
     CLEANUP(mem_free) char *text = NULL;
+    const struct conv_template *row;
     struct gguf_str own = { 0 };
     int r;
 
     if (name && strcmp(name, "auto")) {
-        e->engine.info.conv = conv_find(config->templates, name);
-        if (!e->engine.info.conv)
+        row = conv_find(config->templates, name);
+        if (!row)
             return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", gguf_path(file), name);
-        return 0;
+        return chat_from_row(row, &e->engine.info.chat, err);
     }
     r = gguf_str(file, "tokenizer.chat_template", &own, err);
     if (r < 0)
@@ -771,12 +789,12 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
     text = strndup(own.text, own.len);
     if (!text)
         return err_set(err, -ENOMEM, "%s: no memory for its chat template", gguf_path(file));
-    e->engine.info.conv = conv_match(text);
-    if (!e->engine.info.conv)
+    row = conv_match(text);
+    if (!row)
         return err_set(err, -ENOTSUP,
                        "%s: its chat template is none of those that are known; name one (\"raw\": none)",
                        gguf_path(file));
-    return 0;
+    return chat_from_row(row, &e->engine.info.chat, err);
 }
 
 static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)

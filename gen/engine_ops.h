@@ -12,6 +12,7 @@ struct engine_ops {
     int (*tokenize)(struct engine *e, const struct text_span *spans, size_t n_spans,
                     bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                     struct err *err);
+    int (*detokenize)(struct engine *e, const int32_t *ids, size_t n, struct buf *out);
     const char *(*token_text)(struct engine *e, int32_t id, size_t *ret_len);
     int (*submit)(struct engine *e, const struct engine_request *req, struct engine_seq **ret,
                   struct err *err);

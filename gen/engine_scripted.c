@@ -23,6 +23,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "conv/chat.h"
 #include "conv/conv.h"
 #include "gen/engine_ops.h"
 #include "gen/script.h"
@@ -568,24 +569,67 @@ static void scripted_stats(struct engine *e, struct engine_stats *ret)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* The spans joined, and for each byte where the trusted text that it lies in ends. */
+static int join(const struct text_span *spans, size_t n_spans, struct arena *a, char **ret, size_t **ret_ends, size_t *ret_n)
+{
+    size_t n = 0, end = 0;
+
+    for (size_t i = 0; i < n_spans; i++)
+        n += spans[i].len;
+    *ret = arena_alloc(a, n + 1);
+    *ret_ends = arena_array(a, n + 1, sizeof **ret_ends);
+    *ret_n = n;
+    if (!*ret || !*ret_ends)
+        return -ENOMEM;
+    for (size_t i = n_spans; i-- > 0;) {
+        end = spans[i].trusted && i + 1 < n_spans && spans[i + 1].trusted ? end : n;
+        n -= spans[i].len;
+        memcpy(*ret + n, spans[i].text, spans[i].len);
+        for (size_t k = n; k < n + spans[i].len; k++)
+            (*ret_ends)[k] = spans[i].trusted ? end : 0;
+    }
+    return 0;
+}
+
 static int scripted_tokenize(struct engine *e, const struct text_span *spans, size_t n_spans,
                              bool add_special, struct arena *a, int32_t **ret, size_t *ret_n,
                              struct err *err)
 {
-    size_t n = 0, at = 0;
-    int32_t *ids;
+    const struct script *s = ((struct scripted *)e)->script;
+    int32_t bos = add_special ? script_bos(s) : -1, *ids, *begin;
+    size_t n = 0, n_ids = 0, *ends = NULL;
+    char *text = NULL;
+    int r = join(spans, n_spans, a, &text, &ends, &n);
 
-    for (size_t i = 0; i < n_spans; i++)
-        n += spans[i].len;
-    ids = arena_array(a, n + 1, sizeof ids[0]);
-    if (!ids)
+    begin = arena_array(a, n + 2, sizeof begin[0]);
+    if (r < 0 || !begin)
         return err_set(err, -ENOMEM, "no memory for %zu tokens", n);
-    for (size_t i = 0; i < n_spans; i++)
-        for (size_t k = 0; k < spans[i].len; k++)
-            ids[at++] = (unsigned char)spans[i].text[k];
+    ids = begin + 1;
+    for (size_t at = 0, len; at < n; at += len) {
+        int32_t id = ends[at] ? script_special_at(s, text + at, ends[at] - at, &len) : -1;
+
+        len = id < 0 ? 1 : len;
+        ids[n_ids++] = id < 0 ? (unsigned char)text[at] : id;
+    }
+    /* A template may have written it already. */
+    if (bos >= 0 && !(n_ids && ids[0] == bos)) {
+        *--ids = bos;
+        n_ids++;
+    }
     *ret = ids;
-    *ret_n = n;
+    *ret_n = n_ids;
     return 0;
+}
+
+static int scripted_detokenize(struct engine *e, const int32_t *ids, size_t n, struct buf *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        const char *text = script_token_text(((struct scripted *)e)->script, ids[i], &len);
+
+        buf_add(out, text, len);
+    }
+    return out->failed ? -ENOMEM : 0;
 }
 
 static const char *scripted_token_text(struct engine *e, int32_t id, size_t *ret_len)
@@ -630,12 +674,7 @@ static int choose_play(struct scripted *s, struct engine_seq *q, const struct en
 {
     BUF_LOCAL prompt = BUF_INIT;
 
-    for (size_t i = 0; i < req->n_tokens; i++) {
-        size_t len;
-        const char *text = script_token_text(s->script, req->tokens[i], &len);
-
-        buf_add(&prompt, text, len);
-    }
+    scripted_detokenize(&s->engine, req->tokens, req->n_tokens, &prompt);
     q->play = script_choose(s->script, buf_str(&prompt), prompt.len);
     return prompt.failed ? -ENOMEM : 0;
 }
@@ -882,6 +921,7 @@ static void scripted_close(struct engine *e)
     free(s->heap);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
+    chat_free(s->engine.info.chat);
     script_close(s->script);
     free(s);
 }
@@ -890,6 +930,7 @@ static const struct engine_ops scripted_ops = {
     .close = scripted_close,
     .stats = scripted_stats,
     .tokenize = scripted_tokenize,
+    .detokenize = scripted_detokenize,
     .token_text = scripted_token_text,
     .submit = scripted_submit,
     .cancel = scripted_cancel,
@@ -918,23 +959,31 @@ static int load(const struct engine_config *config, struct script **ret, struct 
     return 0;
 }
 
-static int describe(struct scripted *s, const struct engine_config *config, struct err *err)
+/* The script's own templates, else ChatML, unless another was named. */
+static int choose_template(struct scripted *s, const struct engine_config *config, struct err *err)
 {
     const char *name = config->chat_template;
-    struct engine_info *info = &s->engine.info;
+    const struct conv_template *row;
 
     if (!name || strcmp(name, "auto") == 0)
         name = "chatml";
-    info->conv = conv_find(config->templates, name);
-    if (!info->conv)
+    row = conv_find(config->templates, name);
+    if (!row)
         return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", config->name, name);
+    return chat_from_row(row, &s->engine.info.chat, err);
+}
+
+static int describe(struct scripted *s, const struct engine_config *config, struct err *err)
+{
+    struct engine_info *info = &s->engine.info;
+
     snprintf(info->model, sizeof info->model, "%s", config->name);
     snprintf(info->backend, sizeof info->backend, "scripted");
     info->context_length = script_context(s->script);
     if (config->context && config->context < info->context_length)
         info->context_length = config->context;
     info->vocab_size = script_vocab(s->script);
-    return 0;
+    return choose_template(s, config, err);
 }
 
 static int thread_start(struct scripted *s, struct err *err)
@@ -978,8 +1027,10 @@ int engine_scripted_open(const struct engine_config *config, struct engine **ret
     r = describe(s, config, err);
     if (r == 0)
         r = thread_start(s, err);
-    if (r < 0)
+    if (r < 0) {
+        chat_free(s->engine.info.chat);
         return r;
+    }
     script = NULL;
     *ret = &STEAL(s)->engine;
     return 0;

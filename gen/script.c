@@ -35,6 +35,11 @@ struct script {
     struct rule *rules;
     size_t n_rules;
     struct script_play play;
+    struct chat_source *templates;
+    struct chat_token *specials;
+    int32_t *special_ids;
+    size_t n_templates, n_specials;
+    bool add_bos;
     struct text *buckets[BUCKETS];
     struct text **texts;        /* [n_texts], by id - SCRIPT_TEXTS */
     size_t n_texts, cap_texts;
@@ -527,10 +532,89 @@ static int read_rules(struct parse *p, const cJSON *root)
     return 0;
 }
 
+static int add_template(struct parse *p, const char *name, const cJSON *v)
+{
+    struct chat_source *source = &p->s->templates[p->s->n_templates];
+
+    if (!cJSON_IsString(v))
+        return refuse(p, "chat_template", "a template must be a string, but is %s", json_type_name(v));
+    if (p->s->n_templates == SCRIPT_TEMPLATES)
+        return refuse(p, "chat_template", "more than %d templates", SCRIPT_TEMPLATES);
+    source->name = arena_strdup(p->s->arena, name);
+    source->text = arena_strdup(p->s->arena, v->valuestring);
+    if (!source->name || !source->text)
+        return no_memory(p);
+    source->len = strlen(source->text);
+    p->s->n_templates++;
+    return 0;
+}
+
+/* One text, or several by name. */
+static int read_templates(struct parse *p, const cJSON *root)
+{
+    const cJSON *v = json_find(root, "chat_template");
+    int r = 0;
+
+    if (!v)
+        return 0;
+    p->s->templates = arena_array(p->s->arena, SCRIPT_TEMPLATES, sizeof p->s->templates[0]);
+    if (!p->s->templates)
+        return no_memory(p);
+    if (!cJSON_IsObject(v))
+        return add_template(p, "default", v);
+    for (const cJSON *c = v->child; c && r == 0; c = c->next)
+        r = add_template(p, c->string, c);
+    return r;
+}
+
+static int read_specials(struct parse *p, const cJSON *root)
+{
+    struct script *s = p->s;
+    const cJSON *map = NULL;
+    int r = json_get_object(root, "special_tokens", &map, p->err);
+
+    if (r != 0)
+        return r < 0 ? r : 0;
+    s->specials = arena_array(s->arena, SCRIPT_SPECIALS, sizeof s->specials[0]);
+    s->special_ids = arena_array(s->arena, SCRIPT_SPECIALS, sizeof s->special_ids[0]);
+    if (!s->specials || !s->special_ids)
+        return no_memory(p);
+    for (const cJSON *c = map->child; c; c = c->next) {
+        struct chat_token *token = &s->specials[s->n_specials];
+        const char *text = cJSON_IsString(c) ? c->valuestring : "";
+
+        if (strlen(text) < 2)
+            return refuse(p, "special_tokens", "'%.100s' must be a text of two bytes or more", c->string);
+        if (s->n_specials == SCRIPT_SPECIALS)
+            return refuse(p, "special_tokens", "more than %d tokens", SCRIPT_SPECIALS);
+        token->name = arena_strdup(s->arena, c->string);
+        token->text = arena_strdup(s->arena, text);
+        if (!token->name || !token->text)
+            return no_memory(p);
+        r = token_of(p, text, strlen(text), &s->special_ids[s->n_specials]);
+        if (r < 0)
+            return r;
+        s->n_specials++;
+    }
+    return 0;
+}
+
+static int read_chat(struct parse *p, const cJSON *root)
+{
+    int r;
+
+    if ((r = read_templates(p, root)) < 0 || (r = read_specials(p, root)) < 0 ||
+        (r = json_get_bool(root, "add_bos", &p->s->add_bos, p->err)) < 0)
+        return r;
+    if (p->s->add_bos && script_bos(p->s) < 0)
+        return refuse(p, "add_bos", "there is no special token 'bos_token'");
+    return 0;
+}
+
 static int read_root(struct parse *p, const cJSON *root)
 {
     static const char *const known[] = { "context_length", "load_ms", "load_error", "load_code", "rules",
-                                         "play", NULL };
+                                         "play", "chat_template", "special_tokens", "add_bos", NULL };
     struct script *s = p->s;
     uint32_t load_ms = 0;
     uint64_t steps;
@@ -542,7 +626,8 @@ static int read_root(struct parse *p, const cJSON *root)
         (r = get_u32(p, "", root, "context_length", 2, 100000000, &s->context)) < 0 ||
         (r = get_u32(p, "", root, "load_ms", 0, SCRIPT_WAIT_MS, &load_ms)) < 0 ||
         (r = get_text(p, "", root, "load_error", &s->load_error)) < 0 ||
-        (r = code_of(p, "", root, "load_code", &s->load_code)) < 0 || (r = read_rules(p, root)) < 0)
+        (r = code_of(p, "", root, "load_code", &s->load_code)) < 0 || (r = read_chat(p, root)) < 0 ||
+        (r = read_rules(p, root)) < 0)
         return r;
     s->load_us = (uint64_t)load_ms * 1000;
     return json_find(root, "play") ? read_play(p, "", json_find(root, "play"), &s->play, &steps) : 0;
@@ -608,6 +693,42 @@ void script_close(struct script *s)
 uint32_t script_context(const struct script *s) { return s->context; }
 uint32_t script_vocab(const struct script *s) { return (uint32_t)(SCRIPT_TEXTS + s->n_texts); }
 uint64_t script_load_us(const struct script *s) { return s->load_us; }
+
+const struct chat_source *script_templates(const struct script *s, size_t *ret_n)
+{
+    *ret_n = s->n_templates;
+    return s->templates;
+}
+
+const struct chat_token *script_specials(const struct script *s, size_t *ret_n)
+{
+    *ret_n = s->n_specials;
+    return s->specials;
+}
+
+int32_t script_special_at(const struct script *s, const char *text, size_t len, size_t *ret_len)
+{
+    int32_t best = -1;
+
+    *ret_len = 0;
+    for (size_t i = 0; i < s->n_specials; i++) {
+        size_t n = strlen(s->specials[i].text);
+
+        if (n > *ret_len && n <= len && memcmp(text, s->specials[i].text, n) == 0) {
+            *ret_len = n;
+            best = s->special_ids[i];
+        }
+    }
+    return best;
+}
+
+int32_t script_bos(const struct script *s)
+{
+    for (size_t i = 0; i < s->n_specials && s->add_bos; i++)
+        if (strcmp(s->specials[i].name, "bos_token") == 0)
+            return s->special_ids[i];
+    return -1;
+}
 
 int script_load_error(const struct script *s, struct err *err)
 {

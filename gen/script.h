@@ -13,6 +13,7 @@
 #define GEN_SCRIPT_H
 
 #include "base/cleanup.h"
+#include "conv/chat.h"
 #include "gen/engine.h"
 
 #include <stdbool.h>
@@ -29,6 +30,7 @@ enum {
     SCRIPT_REPEAT = 1000000,
     SCRIPT_STEPS = 10000000,        /* of one play, repeats multiplied out */
     SCRIPT_STEP_TOKENS = 1024,
+    SCRIPT_TEMPLATES = 16, SCRIPT_SPECIALS = 256,
     SCRIPT_WAIT_MS = 86400000,
     SCRIPT_END = 256,               /* the end token */
     SCRIPT_TEXTS = 512,             /* tokens from here on are texts of the script */
@@ -72,6 +74,13 @@ int script_load_error(const struct script *s, struct err *err);
 
 /* The first rule that matches, else the play without a rule. */
 const struct script_play *script_choose(const struct script *s, const char *prompt, size_t len);
+/* How its chats are written, as a checkpoint says it: Jinja texts and the map of special tokens; either may be empty. */
+const struct chat_source *script_templates(const struct script *s, size_t *ret_n);
+const struct chat_token *script_specials(const struct script *s, size_t *ret_n);
+/* The special token that text begins with, the longest; -1: none. */
+int32_t script_special_at(const struct script *s, const char *text, size_t len, size_t *ret_len);
+int32_t script_bos(const struct script *s);         /* the one that prompts begin with; -1: none does */
+
 /* "" for ids that have no text. */
 const char *script_token_text(const struct script *s, int32_t id, size_t *ret_len);
 

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/utf8.h"
+#include "conv/chat.h"
 #include "conv/conv.h"
 
 #include <errno.h>
@@ -556,12 +557,18 @@ void contract_conv_template(struct http_request *req, void *user)
     BUF_LOCAL out = BUF_INIT;
     struct json_writer w = json_writer(&out);
     struct worker *worker = user;
+    const struct conv_template *row;
 
     if (not_loaded(req, worker))
         return;
+    row = chat_wire(engine_info(worker->engine)->chat);
+    if (!row) {
+        reply_error(req, 501, INTERNAL_ERROR, "this model's chat template has no form of the contract");
+        return;
+    }
     json_open(&w, '{');
     json_key(&w, "conv");
-    conv_to_json(engine_info(worker->engine)->conv, &w);
+    conv_to_json(row, &w);
     json_close(&w, '}');
     reply_buf(req, 200, &out);
 }

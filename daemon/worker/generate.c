@@ -4,6 +4,7 @@
  * and the first fault is the answer. From then on lines are written as events
  * come; the first one, when the sequence is admitted, is also what starts the
  * answer, so that a request that still waits can be refused or moved. */
+#include "daemon/worker/reading.h"
 #include "daemon/worker/worker.h"
 
 #include "base/buf.h"
@@ -11,24 +12,13 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "conv/conv.h"
+#include "conv/chat.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_MESSAGES = 10000, MAX_STOP_TOKENS = 1024 };
-
-/* A request that is read, and if it can not be served, why not. */
-struct reading {
-    struct worker *w;
-    struct http_request *req;
-    const cJSON *body;
-    struct engine_request *er;
-    const char *param;              /* the field that is at fault */
-    const char *code;
-    struct err err;
-};
+enum { MAX_STOP_TOKENS = 1024 };
 
 struct generation {
     struct job job;
@@ -37,183 +27,46 @@ struct generation {
     uint64_t submit_us, start_us, first_us;
 };
 
-static void reply_error(struct http_request *req, int status, const char *type, const char *param,
-                        const char *code, const char *message)
-{
-    BUF_LOCAL body = BUF_INIT;
-    struct json_writer w = json_writer(&body);
-
-    json_open(&w, '{');
-    json_key(&w, "error");
-    json_open(&w, '{');
-    json_kstr(&w, "message", message);
-    json_kstr(&w, "type", type);
-    json_kstr(&w, "param", param);
-    json_kstr(&w, "code", code);
-    json_close(&w, '}');
-    json_close(&w, '}');
-    reply_buf(req, status, &body);
-}
-
-static void reply_busy(struct http_request *req, const char *code, const char *message)
-{
-    http_add_header(req, "Retry-After", "1");
-    reply_error(req, 503, "overloaded_error", NULL, code, message);
-}
-
 /* ---- reading ---- */
 
-static int fault(struct reading *rd, const char *param, int r)
-{
-    if (r < 0 && !rd->param)
-        rd->param = param;
-    return r < 0 ? r : 0;
-}
-
-static int no_memory(struct reading *rd)
-{
-    return err_set(&rd->err, -ENOMEM, "the request is too large");
-}
-
-static int read_message(struct reading *rd, const cJSON *item, size_t i, struct conv_message *ret)
-{
-    const char *at = arena_printf(rd->req->arena, "messages[%zu]", i);
-    const char *keys[] = { "role", "content" }, **values[] = { &ret->role, &ret->content };
-
-    if (!at)
-        return no_memory(rd);
-    if (!cJSON_IsObject(item))
-        return fault(rd, at, err_set(&rd->err, -EINVAL, "'%s' must be an object, but is %s", at,
-                                     json_type_name(item)));
-    for (size_t k = 0; k < 2; k++) {
-        int r = json_get_string(item, keys[k], values[k], &rd->err);
-
-        if (r == JSON_ABSENT && k == 0)
-            r = err_set(&rd->err, -EINVAL, "'role' is missing");
-        if (r < 0) {
-            err_place(&rd->err, "%s", at);
-            return fault(rd, arena_printf(rd->req->arena, "%s.%s", at, keys[k]), r);
-        }
-    }
-    return 0;
-}
-
-static int render_messages(struct reading *rd, const cJSON *list, struct text_span **ret, size_t *ret_n)
-{
-    size_t n = (size_t)cJSON_GetArraySize(list), i = 0;
-    struct conv_message *messages;
-    const cJSON *item;
-    int r;
-
-    if (n == 0 || n > MAX_MESSAGES)
-        return fault(rd, "messages", err_set(&rd->err, -EINVAL, "'messages' must hold 1 to %d messages, "
-                                             "but holds %zu", MAX_MESSAGES, n));
-    messages = arena_array(rd->req->arena, n, sizeof messages[0]);
-    if (!messages)
-        return no_memory(rd);
-    cJSON_ArrayForEach(item, list) {
-        r = read_message(rd, item, i, &messages[i]);
-        if (r < 0)
-            return r;
-        i++;
-    }
-    r = conv_render(engine_info(rd->w->engine)->conv, messages, n, true, rd->req->arena, ret, ret_n,
-                    &rd->err);
-    return fault(rd, "messages", r);
-}
-
-static int read_ids(struct reading *rd, const char *key, const cJSON *list, size_t max,
-                    const int32_t **ret, size_t *ret_n)
-{
-    uint32_t vocab = engine_info(rd->w->engine)->vocab_size;
-    size_t n = (size_t)cJSON_GetArraySize(list), i = 0;
-    const cJSON *item;
-    int32_t *ids;
-
-    if (n > max)
-        return fault(rd, key, err_set(&rd->err, -EINVAL, "'%s' holds %zu tokens, at most %zu are possible",
-                                      key, n, max));
-    ids = arena_array(rd->req->arena, n + 1, sizeof ids[0]);
-    if (!ids)
-        return no_memory(rd);
-    cJSON_ArrayForEach(item, list) {
-        double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
-
-        if (!(v >= 0 && v < vocab) || v != (int32_t)v)
-            return fault(rd, key, err_set(&rd->err, -EINVAL, "'%s[%zu]' must be a token between 0 and %u",
-                                          key, i, vocab - 1));
-        ids[i++] = (int32_t)v;
-    }
-    *ret = ids;
-    *ret_n = n;
-    return 0;
-}
-
-static int too_long(struct reading *rd, const char *least, size_t n)
-{
-    rd->code = "context_length_exceeded";
-    rd->param = json_find(rd->body, "messages") ? "messages" : "prompt";
-    return err_set(&rd->err, -EINVAL, "This model's maximum context length is %u tokens. However, your "
-                   "messages resulted in %s%zu tokens. Please reduce the length of the messages.",
-                   engine_info(rd->w->engine)->context_length, least, n);
-}
-
-static int check_bytes(struct reading *rd, const struct text_span *spans, size_t n)
-{
-    size_t bytes = 0, least;
-
-    for (size_t i = 0; i < n; i++)
-        bytes += spans[i].len;
-    least = worker_surely_too_long(rd->w, bytes);
-    return least ? too_long(rd, "at least ", least) : 0;
-}
-
-/* The prompt as token ids, from whichever of the three fields is there. */
-static int read_prompt(struct reading *rd, bool *ret_chat)
+/* The prompt as token ids, from whichever of the three fields is there; of a chat also what ends its answers. */
+static int read_prompt(struct reading *rd, struct chat_prompt *chat, bool *ret_chat)
 {
     const cJSON *messages = NULL, *ids = NULL;
     const char *prompt = NULL;
-    struct text_span text, *spans = &text;
-    size_t n_spans = 1;
-    int32_t *tokens = NULL;
     int r;
 
-    if ((r = fault(rd, "messages", json_get_array(rd->body, "messages", &messages, &rd->err))) < 0 ||
-        (r = fault(rd, "prompt", json_get_string(rd->body, "prompt", &prompt, &rd->err))) < 0 ||
-        (r = fault(rd, "token_ids", json_get_array(rd->body, "token_ids", &ids, &rd->err))) < 0)
+    if ((r = reading_fault(rd, "messages", json_get_array(rd->body, "messages", &messages, &rd->err))) < 0 ||
+        (r = reading_fault(rd, "prompt", json_get_string(rd->body, "prompt", &prompt, &rd->err))) < 0 ||
+        (r = reading_fault(rd, "token_ids", json_get_array(rd->body, "token_ids", &ids, &rd->err))) < 0)
         return r;
     if (!messages + !prompt + !ids != 2)
-        return fault(rd, "messages", err_set(&rd->err, -EINVAL, "exactly one of 'messages', 'prompt' and "
-                                             "'token_ids' must be given"));
+        return reading_fault(rd, "messages", err_set(&rd->err, -EINVAL, "exactly one of 'messages', 'prompt' and "
+                                                     "'token_ids' must be given"));
     *ret_chat = messages;
     if (ids)
-        return read_ids(rd, "token_ids", ids, (size_t)1 << 24, &rd->er->tokens, &rd->er->n_tokens);
-    if (messages)
-        r = render_messages(rd, messages, &spans, &n_spans);
-    else
-        text = (struct text_span){ .text = prompt, .len = strlen(prompt), .trusted = true };
-    if (r == 0)
-        r = check_bytes(rd, spans, n_spans);
-    if (r < 0)
-        return r;
-    r = engine_tokenize(rd->w->engine, spans, n_spans, true, rd->req->arena, &tokens, &rd->er->n_tokens,
-                        &rd->err);
-    rd->er->tokens = tokens;
-    return fault(rd, messages ? "messages" : "prompt", r);
+        return reading_ids(rd, "token_ids", ids, (size_t)1 << 24, &rd->er->tokens, &rd->er->n_tokens);
+    if (messages) {
+        if ((r = reading_chat(rd, chat)) < 0)
+            return r;
+        return reading_tokens(rd, "messages", chat->spans, chat->n_spans, &rd->er->tokens, &rd->er->n_tokens);
+    }
+    return reading_tokens(rd, "prompt", &(struct text_span){ prompt, strlen(prompt), true }, 1, &rd->er->tokens,
+                          &rd->er->n_tokens);
 }
 
 static int add_stop(struct reading *rd, const char **list, size_t *n, const char *text)
 {
     if (!*text)
-        return fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop' holds an empty string"));
+        return reading_fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop' holds an empty string"));
     if (*n == ENGINE_MAX_STOPS)
-        return fault(rd, "stop", err_set(&rd->err, -EINVAL, "more than %d stop strings", ENGINE_MAX_STOPS));
+        return reading_fault(rd, "stop", err_set(&rd->err, -EINVAL, "more than %d stop strings", ENGINE_MAX_STOPS));
     list[(*n)++] = text;
     return 0;
 }
 
 /* The request's, then, for a chat, those of the template. */
-static int read_stops(struct reading *rd, bool chat)
+static int read_stops(struct reading *rd, const struct chat_prompt *chat)
 {
     const cJSON *v = json_find(rd->body, "stop"), *item;
     const char **list = arena_array(rd->req->arena, ENGINE_MAX_STOPS, sizeof list[0]);
@@ -221,22 +74,22 @@ static int read_stops(struct reading *rd, bool chat)
     int r = 0;
 
     if (!list)
-        return no_memory(rd);
+        return reading_no_memory(rd);
     if (cJSON_IsString(v))
         r = add_stop(rd, list, &n, v->valuestring);
     else if (v && !cJSON_IsArray(v))
-        r = fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop' must be a string or an array of strings, "
+        r = reading_fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop' must be a string or an array of strings, "
                                       "but is %s", json_type_name(v)));
     else if (v)
         cJSON_ArrayForEach(item, v) {
             if (!cJSON_IsString(item))
-                return fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop[%zu]' must be a string, but is "
+                return reading_fault(rd, "stop", err_set(&rd->err, -EINVAL, "'stop[%zu]' must be a string, but is "
                                                  "%s", n, json_type_name(item)));
             if ((r = add_stop(rd, list, &n, item->valuestring)) < 0)
                 return r;
         }
     if (chat)
-        for (const char *const *t = conv_stops(engine_info(rd->w->engine)->conv); r == 0 && *t; t++)
+        for (const char *const *t = chat->stops; r == 0 && *t; t++)
             r = add_stop(rd, list, &n, *t);
     rd->er->stop = list;
     rd->er->n_stop = n;
@@ -252,15 +105,15 @@ static int read_sampling(struct reading *rd)
     rd->er->sample = rd->w->set.sample;
     r = sampling_read(rd->body, &rd->er->sample, &key, &rd->err);
     if (r < 0)
-        return fault(rd, key, r);
+        return reading_fault(rd, key, r);
     r = json_get_int(rd->body, "seed", -SEED_LIMIT, SEED_LIMIT, &seed, &rd->err);
     if (r < 0)
-        return fault(rd, "seed", r);
+        return reading_fault(rd, "seed", r);
     rd->er->sample.has_seed = r == 0;
     rd->er->sample.seed = (uint64_t)seed;
     r = json_get_int(rd->body, "logprobs", 0, ENGINE_TOP_LOGPROBS, &logprobs, &rd->err);
     rd->er->n_logprobs = (int)logprobs;
-    return fault(rd, "logprobs", r);
+    return reading_fault(rd, "logprobs", r);
 }
 
 /* After the prompt is known: what the context leaves bounds what may come. */
@@ -269,14 +122,14 @@ static int read_length(struct reading *rd)
     uint32_t context = engine_info(rd->w->engine)->context_length;
     size_t n = rd->er->n_tokens;
     int64_t max = 0;
-    int r = fault(rd, "max_tokens", json_get_int(rd->body, "max_tokens", 1, UINT32_MAX, &max, &rd->err));
+    int r = reading_fault(rd, "max_tokens", json_get_int(rd->body, "max_tokens", 1, UINT32_MAX, &max, &rd->err));
 
     if (r < 0)
         return r;
     if (n == 0)
-        return fault(rd, "prompt", err_set(&rd->err, -EINVAL, "the prompt is empty"));
+        return reading_fault(rd, "prompt", err_set(&rd->err, -EINVAL, "the prompt is empty"));
     if (n >= context)
-        return too_long(rd, "", n);
+        return reading_too_long(rd, "", n);
     if ((uint64_t)max > context - n) {
         rd->code = "context_length_exceeded";
         rd->param = json_find(rd->body, "messages") ? "messages" : "max_tokens";
@@ -292,24 +145,22 @@ static int read_length(struct reading *rd)
 }
 
 /* The request's, then, for a chat, those of the template that this model has. */
-static int read_stop_tokens(struct reading *rd, bool chat)
+static int read_stop_tokens(struct reading *rd, const struct chat_prompt *chat)
 {
     const struct engine_info *info = engine_info(rd->w->engine);
     const cJSON *list = NULL;
-    const int32_t *own = NULL, *others = NULL;
-    size_t n = 0, n_others = 0;
+    const int32_t *own = NULL, *others = chat ? chat->stop_tokens : NULL;
+    size_t n = 0, n_others = chat ? chat->n_stop_tokens : 0;
     int32_t *all;
-    int r = fault(rd, "stop_token_ids", json_get_array(rd->body, "stop_token_ids", &list, &rd->err));
+    int r = reading_fault(rd, "stop_token_ids", json_get_array(rd->body, "stop_token_ids", &list, &rd->err));
 
     if (r == 0 && list)
-        r = read_ids(rd, "stop_token_ids", list, MAX_STOP_TOKENS, &own, &n);
+        r = reading_ids(rd, "stop_token_ids", list, MAX_STOP_TOKENS, &own, &n);
     if (r < 0)
         return r;
-    if (chat)
-        others = conv_stop_tokens(info->conv, &n_others);
     all = arena_array(rd->req->arena, n + n_others + 1, sizeof all[0]);
     if (!all)
-        return no_memory(rd);
+        return reading_no_memory(rd);
     if (n)
         memcpy(all, own, n * sizeof all[0]);
     for (size_t i = 0; i < n_others; i++)
@@ -322,13 +173,14 @@ static int read_stop_tokens(struct reading *rd, bool chat)
 
 static int read_request(struct reading *rd)
 {
-    bool chat = false;
-    int r;
+    struct chat_prompt prompt, *chat;
+    bool is_chat = false;
+    int r = read_prompt(rd, &prompt, &is_chat);
 
-    if ((r = read_prompt(rd, &chat)) < 0 || (r = read_stops(rd, chat)) < 0 ||
-        (r = read_stop_tokens(rd, chat)) < 0 || (r = read_sampling(rd)) < 0 ||
-        (r = fault(rd, "ignore_eos",
-                   json_get_bool(rd->body, "ignore_eos", &rd->er->ignore_end, &rd->err))) < 0)
+    chat = is_chat ? &prompt : NULL;
+    if (r < 0 || (r = read_stops(rd, chat)) < 0 || (r = read_stop_tokens(rd, chat)) < 0 || (r = read_sampling(rd)) < 0 ||
+        (r = reading_fault(rd, "ignore_eos",
+                           json_get_bool(rd->body, "ignore_eos", &rd->er->ignore_end, &rd->err))) < 0)
         return r;
     return read_length(rd);
 }
@@ -522,7 +374,7 @@ static void start(struct reading *rd)
     int r;
 
     if (!g) {
-        reply_busy(rd->req, "overloaded", "out of memory");
+        reading_busy(rd, "overloaded", "out of memory");
         return;
     }
     g->job.event = generation_event;
@@ -534,41 +386,32 @@ static void start(struct reading *rd)
         return;
     free(g);
     if (r == JOB_BUSY)
-        reply_busy(rd->req, "overloaded", "the model's queue is full");
-    else if (r == -ENOMEM)
-        reply_busy(rd->req, "overloaded", err_text(&rd->err));
+        reading_busy(rd, "overloaded", "the model's queue is full");
     else
-        reply_error(rd->req, 400, "invalid_request_error", NULL, NULL, err_text(&rd->err));
+        reading_refuse(rd, r);
 }
 
 void generate_handle(struct http_request *req, void *user)
 {
-    CLEANUP(json_delete) cJSON *body = NULL;
     struct engine_request er = { 0 };
     struct reading rd = { .w = user, .req = req, .er = &er };
     const char *code, *why = worker_refusal(rd.w, &code), *request_id = "-";
     int r;
 
     if (why) {
-        reply_busy(req, code, why);
+        reading_busy(&rd, code, why);
         return;
     }
-    r = json_parse(req->body, req->body_len, NULL, &body, &rd.err);
-    if (r == 0 && !cJSON_IsObject(body))
-        r = err_set(&rd.err, -EINVAL, "the body must be an object, but is %s", json_type_name(body));
-    rd.body = body;
+    r = reading_parse(&rd);
     if (r == 0)
-        r = fault(&rd, "request_id", json_get_string(body, "request_id", &request_id, &rd.err));
+        r = reading_fault(&rd, "request_id", json_get_string(rd.body, "request_id", &request_id, &rd.err));
     if (r == 0)
         r = read_request(&rd);
-    if (r == -ENOMEM) {
-        reply_busy(req, "overloaded", err_text(&rd.err));
-        return;
-    }
     if (r < 0) {
-        reply_error(req, 400, "invalid_request_error", rd.param, rd.code, err_text(&rd.err));
-        return;
+        reading_refuse(&rd, r);
+    } else {
+        log_debug("request %.64s: %zu prompt tokens, at most %u more", request_id, er.n_tokens, er.max_tokens);
+        start(&rd);
     }
-    log_debug("request %.64s: %zu prompt tokens, at most %u more", request_id, er.n_tokens, er.max_tokens);
-    start(&rd);
+    reading_fini(&rd);
 }

@@ -252,7 +252,7 @@ static void write_ours(struct worker *w, int64_t instance, struct json_writer *o
 {
     json_key(out, "fastchat");
     json_open(out, '{');
-    json_kint(out, "version", 1);
+    json_kint(out, "version", 2);
     json_kint(out, "instance", instance);
     json_kstr(out, "unix", w->set.unix_path);
     json_kint(out, "lease_ms", LEASE_MS);

@@ -41,7 +41,10 @@ enum { COUNT_BODY_BYTES = 8 << 20 };    /* a count has no context that bounds it
 
 static const struct http_route routes[] = {
     { "POST", "/count_token", contract_count_token, COUNT_BODY_BYTES },
+    { "POST", "/fastchat/detokenize", text_detokenize, 0 },
     { "POST", "/fastchat/generate", generate_handle, 0 },
+    { "POST", "/fastchat/render", text_render, 0 },
+    { "POST", "/fastchat/tokenize", text_tokenize, COUNT_BODY_BYTES },
     { "GET", "/health", health, 0 },
     { "POST", "/model_details", contract_model_details, 0 },
     { "POST", "/worker_generate", contract_generate, 0 },

@@ -111,8 +111,11 @@ void reply_buf(struct http_request *req, int status, const struct buf *body);
 /* The program; its exit code. */
 int worker_main(int argc, char **argv);
 
-/* generate.c, contract.c */
+/* generate.c, text.c, contract.c */
 void generate_handle(struct http_request *req, void *user);
+void text_tokenize(struct http_request *req, void *user);
+void text_detokenize(struct http_request *req, void *user);
+void text_render(struct http_request *req, void *user);
 void contract_generate_stream(struct http_request *req, void *user);
 void contract_generate(struct http_request *req, void *user);
 void contract_status(struct http_request *req, void *user);

@@ -251,7 +251,7 @@ Test(worker_register, a_controller_of_ours_gets_a_watch_and_a_beat_a_second)
     cr_assert(instance != NULL);
     snprintf(want, sizeof want,
              "{\"worker_name\":\"unix:%s\",\"check_heart_beat\":true,\"worker_status\":{\"model_names\":[\"test\",\"alias\"],"
-             "\"speed\":1,\"queue_length\":0},\"multimodal\":false,\"fastchat\":{\"version\":1,\"instance\":%lld,\"unix\":\"%s\","
+             "\"speed\":1,\"queue_length\":0},\"multimodal\":false,\"fastchat\":{\"version\":2,\"instance\":%lld,\"unix\":\"%s\","
              "\"lease_ms\":10000,\"context_length\":99,\"parallel\":4,\"queue\":1000,\"aliases\":[\"alias\"]}}",
              r.sock, atoll(instance + strlen("\"instance\":")), r.sock);
     cr_expect(eq(str, f.registration, want));

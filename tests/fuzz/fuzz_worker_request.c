@@ -23,6 +23,10 @@ static const struct http_route routes[] = {
     { "POST", "/fastchat/generate", generate_handle, 0 },
     { "POST", "/worker_generate", contract_generate, 0 },
     { "POST", "/worker_generate_stream", contract_generate_stream, 0 },
+    { "POST", "/fastchat/render", text_render, 0 },
+    { "POST", "/fastchat/tokenize", text_tokenize, 0 },
+    { "POST", "/fastchat/detokenize", text_detokenize, 0 },
+    { "POST", "/worker_get_conv_template", contract_conv_template, 0 },
 };
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 

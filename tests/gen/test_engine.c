@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/utf8.h"
-#include "conv/conv.h"
+#include "conv/chat.h"
 #include "tests/gen/play.h"
 #include "tests/gen/rand.h"
 #include "tests/gen/tiny_file.h"
@@ -586,7 +586,7 @@ Test(engine, it_says_what_it_is_and_beats_and_is_idle)
     cr_expect(eq(u32, info->vocab_size, 264));
     cr_expect(gt(u64, info->weight_bytes, 0));
     cr_expect(gt(u64, info->kv_bytes, 0));
-    cr_expect(eq(str, (char *)conv_name(info->conv), "chatml"));
+    cr_expect(eq(str, (char *)chat_name(info->chat), "chatml"));
     while (!atomic_load(&box.pulse.idle))
         sched_yield();
     beats = atomic_load(&box.pulse.beats);

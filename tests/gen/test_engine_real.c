@@ -1,7 +1,9 @@
 /* The CPU engine with the default model: what random weights can not show. */
 #include "base/arena.h"
 #include "base/err.h"
-#include "conv/conv.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "conv/chat.h"
 #include "gen/engine.h"
 #include "tests/gen/play.h"
 
@@ -54,14 +56,21 @@ static const char *const questions[N] = {
 
 static void ask(struct play_box *box, struct arena *a, struct play *p, int i)
 {
-    const struct conv_message m = { "user", questions[i] };
-    struct text_span *spans;
+    struct chat_input r = { .add_generation_prompt = true };
+    struct chat_prompt prompt;
+    BUF_LOCAL messages = BUF_INIT;
     struct err err = { 0 };
-    size_t n_spans, n;
+    const char *param;
     int32_t *ids;
+    size_t n;
 
-    cr_assert(zero(int, conv_render(engine_info(box->e)->conv, &m, 1, true, a, &spans, &n_spans, &err)));
-    cr_assert(zero(int, engine_tokenize(box->e, spans, n_spans, true, a, &ids, &n, &err)));
+    buf_adds(&messages, "[{\"role\":\"user\",\"content\":");
+    json_quote(&messages, questions[i], strlen(questions[i]));
+    buf_adds(&messages, "}]");
+    r.messages = buf_str(&messages);
+    r.messages_len = messages.len;
+    cr_assert(zero(int, chat_render(engine_info(box->e)->chat, &r, a, &prompt, &param, &err)));
+    cr_assert(zero(int, engine_tokenize(box->e, prompt.spans, prompt.n_spans, true, a, &ids, &n, &err)));
     *p = (struct play){ .req = {
         .tokens = ids, .n_tokens = n, .max_tokens = MOST, .sample = sample_defaults, .n_logprobs = -1,
     } };

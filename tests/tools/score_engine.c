@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "conv/conv.h"
+#include "conv/chat.h"
 #include "gen/engine.h"
 #include "gen/kv.h"
 #include "gen/model.h"
@@ -220,25 +220,28 @@ static void on_event(const struct engine_event *ev, void *poll_user)
 /* A chat goes through the template, other text is one span. */
 static void tokenize(struct engine *e, const cJSON *prompt, struct arena *a, int32_t **ret, size_t *ret_n)
 {
-    const struct conv_template *conv = engine_info(e)->conv;
-    const cJSON *messages = json_find(prompt, "messages"), *m;
-    struct text_span whole, *spans = &whole;
-    size_t n = 0, n_spans = 1;
+    const cJSON *messages = json_find(prompt, "messages");
+    struct chat_input r = { .add_generation_prompt = true };
+    struct chat_prompt chat = { 0 };
+    BUF_LOCAL json = BUF_INIT;
+    struct json_writer w = json_writer(&json);
+    struct text_span whole;
     struct err err = { 0 };
+    const char *param;
 
-    if (messages && conv) {
-        struct conv_message *list = need(arena_array(a, (size_t)cJSON_GetArraySize(messages) + 1, sizeof *list));
-
-        cJSON_ArrayForEach(m, messages)
-            list[n++] = (struct conv_message){ text_of(m, "role"), text_of(m, "content") };
-        if (conv_render(conv, list, n, true, a, &spans, &n_spans, &err) < 0)
+    if (messages) {
+        json_tree(&w, messages);
+        r.messages = buf_str(&json);
+        r.messages_len = json.len;
+        if (chat_render(engine_info(e)->chat, &r, a, &chat, &param, &err) < 0)
             die("%s: %s", text_of(prompt, "id"), err_text(&err));
     } else {
         const char *text = text_of(prompt, "text");
 
         whole = (struct text_span){ text, strlen(text), cJSON_IsTrue(field(prompt, "parse_special")) };
+        chat = (struct chat_prompt){ .spans = &whole, .n_spans = 1 };
     }
-    if (engine_tokenize(e, spans, n_spans, cJSON_IsTrue(field(prompt, "bos_added")), a, ret, ret_n, &err) < 0)
+    if (engine_tokenize(e, chat.spans, chat.n_spans, cJSON_IsTrue(field(prompt, "bos_added")), a, ret, ret_n, &err) < 0)
         die("%s: %s", text_of(prompt, "id"), err_text(&err));
 }
 
