@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct api_error;
+struct ask;
 struct catalog;
 struct chat;
 struct child;
@@ -47,6 +48,7 @@ struct api {
     struct chat *chats, **chats_end;    /* running and waiting, in order of arrival */
     size_t n_chats;
     size_t n_waiting;           /* choices of them that wait for a worker */
+    struct ask *asks;           /* questions to workers that run or wait */
     struct buf out, body;       /* scratch; `out` is empty between callbacks */
     struct upstream_scratch scratch;
 };

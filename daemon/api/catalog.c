@@ -373,6 +373,7 @@ static int read_worker(const cJSON *row, struct worker **ret, struct err *err)
         copy_string(row, "unix", &w->unix_path, err) < 0 ||
         copy_string(row, "url", &w->url, err) < 0 ||
         json_get_bool(row, "native", &w->native, err) < 0 ||
+        json_get_int(row, "version", 1, INT32_MAX, &w->version, err) < 0 ||
         json_get_number(row, "speed", &w->speed, err) < 0 ||
         json_get_int(row, "queue_length", 0, INT32_MAX, &w->queue_length, err) < 0 ||
         json_get_int(row, "context_length", 0, INT32_MAX, &w->context_length, err) < 0 ||
@@ -384,6 +385,7 @@ static int read_worker(const cJSON *row, struct worker **ret, struct err *err)
         return err_set(err, -EPROTO, "a worker without a name or an address");
     if (!(w->speed > 0))
         w->speed = 1e-6;
+    w->version = w->native ? w->version ? w->version : 1 : 0;
     r = names_read(models, &w->models, &w->n_models);
     if (r < 0)
         return err_set(err, r == -ENOMEM ? r : -EPROTO, "worker %s: 'models' is no list of names",
@@ -407,6 +409,7 @@ static void refresh_worker(struct worker *to, struct worker *from)
     to->unix_path = STEAL(from->unix_path);
     to->url = STEAL(from->url);
     to->native = from->native;
+    to->version = from->version;
     to->speed = from->speed;
     to->queue_length = from->queue_length;
     to->context_length = from->context_length;
@@ -668,12 +671,30 @@ struct worker *catalog_pick(struct catalog *c, const struct model *m, const uint
     return best;
 }
 
-bool catalog_has_foreign(const struct catalog *c, const struct model *m)
+bool catalog_has_others(const struct catalog *c, const struct model *m)
 {
     for (const struct worker *w = c->workers; w; w = w->next)
-        if (!w->native && worker_serves(w, m))
+        if (w->version < CATALOG_VERSION && worker_serves(w, m))
             return true;
     return false;
+}
+
+struct model *catalog_only(struct catalog *c, struct api_error *e)
+{
+    struct model *only = NULL;
+
+    for (struct model *m = c->models; m; m = m->next) {
+        if (!m->configured && !is_found(c, m))
+            continue;
+        if (only) {
+            api_error_set(e, 400, "missing_required_parameter", "model", "'model' is required where there is more than one");
+            return NULL;
+        }
+        only = m;
+    }
+    if (!only)
+        api_error_set(e, 404, "model_not_found", "model", "There is no model.");
+    return only;
 }
 
 void catalog_lease_model(struct catalog *c, struct model *m, unsigned n)

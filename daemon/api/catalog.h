@@ -28,6 +28,7 @@ struct api_error;
 struct catalog;
 struct err;
 
+enum { CATALOG_VERSION = 2 };           /* of part 4: messages in full */
 enum { CATALOG_FOREIGN_QUEUE = 256 };   /* queue of a model that the settings do not name */
 
 struct worker {
@@ -35,6 +36,7 @@ struct worker {
     char *name;                 /* its identity */
     char *unix_path, *url;      /* either may be NULL, not both */
     bool native;                /* speaks /fastchat/generate */
+    int64_t version;            /* of it, docs/wire.md, part 4; 0: does not */
     double speed;
     int64_t queue_length, context_length, parallel;
     int64_t instance;           /* another one is another process, also of the same name */
@@ -110,8 +112,10 @@ int catalog_admit(struct catalog *c, const struct model *m, unsigned n, struct a
 struct worker *catalog_pick(struct catalog *c, const struct model *m, const uint64_t *tried,
                             size_t n_tried, uint64_t now_us);
 
-/* Does a worker that is not native serve it? */
-bool catalog_has_foreign(const struct catalog *c, const struct model *m);
+/* Does a worker serve it that is not native, or speaks an older version than the one that is known here? */
+bool catalog_has_others(const struct catalog *c, const struct model *m);
+/* The model when there is but one, else NULL and *e says what has to be named. */
+struct model *catalog_only(struct catalog *c, struct api_error *e);
 
 /* A lease is one sequence; release may free a worker or model that is listed
  * no more. */

@@ -535,7 +535,10 @@ static void write_body(const struct choice *c, struct buf *body)
         break;
     case STAGE_STREAM: foreign_write(&c->foreign, &chat->spec, c->index, body); break;
     case STAGE_GENERATE:
-        buf_add(body, chat->body.data, chat->body.len);
+        if (c->worker->version < CATALOG_VERSION && chat->spec.parts)
+            chat_request_write(&chat->spec, CHAT_TEXTS_ONLY, body);
+        else
+            buf_add(body, chat->body.data, chat->body.len);
         chat_request_write_end(&chat->spec, c->index, chat->note.id, body);
     }
 }
@@ -575,6 +578,7 @@ int choice_start(struct choice *c)
     struct chat *chat = c->chat;
     struct catalog *catalog = chat->api->catalog;
     struct err err = { 0 };
+    bool older;
 
     while (c->n_tried < MAX_TRIES) {
         c->worker = catalog_pick(catalog, chat->model, c->tried, c->n_tried, clock_mono_us());
@@ -584,8 +588,11 @@ int choice_start(struct choice *c)
         c->stage = c->worker->native ? STAGE_GENERATE : STAGE_CONV;
         foreign_fini(&c->foreign);
         c->foreign = (struct foreign){ .whole = !chat->spec.stream };
-        if (c->stage == STAGE_CONV && !chat->spec.tree)
+        older = c->worker->version < CATALOG_VERSION;
+        if (!chat->spec.tree && (c->stage == STAGE_CONV || (older && chat->spec.parts)))
             err_set(&err, -EAGAIN, "is of another kind than those that were here before");
+        else if (c->stage == STAGE_GENERATE && older && chat->spec.in_full_only)
+            err_set(&err, -ENOTSUP, "is older than what is asked of it");
         else if (call_worker(c, &err) == 0)
             return 0;
         log_warning("worker %s: %s", c->worker->name, err_text(&err));
@@ -639,12 +646,12 @@ static struct chat *chat_new(struct api *api, struct http_request *req, struct m
         choices[i].whole.limit = WHOLE_BYTES;
         choices[i].content.limit = choices[i].logprobs.limit = ANSWER_BYTES;
     }
-    chat_request_write(spec, &chat->body);
+    chat_request_write(spec, CHAT_IN_FULL, &chat->body);
     if (chat->body.failed) {
         buf_fini(&chat->body);
         return NULL;
     }
-    if (!catalog_has_foreign(api->catalog, model))
+    if (!catalog_has_others(api->catalog, model))
         chat_request_fini(spec);
     chat->spec = *spec;
     spec->tree = NULL;

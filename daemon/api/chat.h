@@ -23,8 +23,12 @@
 #ifndef DAEMON_API_CHAT_H
 #define DAEMON_API_CHAT_H
 
+#include <stdbool.h>
+
 struct api;
+struct api_error;
 struct http_request;
+struct model;
 
 /* A handler: takes over the request, whose req->user is a struct note. */
 void chat_start(struct api *api, struct http_request *req);
@@ -33,6 +37,8 @@ void chat_start(struct api *api, struct http_request *req);
 void chat_tick(struct api *api);
 /* After a change of what is known about models and workers: for those that wait. */
 void chat_look(struct api *api);
+/* Whether somebody can be asked for the model or a request may wait for it; else *e says why not. */
+bool wait_may(struct api *api, struct model *m, struct api_error *e);
 /* From now on nobody waits for a model. */
 void chat_drain(struct api *api);
 

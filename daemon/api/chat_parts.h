@@ -88,8 +88,5 @@ bool wait_begin(struct choice *c);
 void wait_end(struct choice *c);        /* not waiting: fine */
 /* True: its time was up, and it is gone. */
 bool wait_is_over(struct chat *chat, uint64_t now);
-/* Before anything is kept of a request: whether it can be asked for or may
- * wait; else *e says why not. */
-bool wait_may(struct api *api, struct model *m, struct api_error *e);
 
 #endif

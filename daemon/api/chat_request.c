@@ -263,67 +263,78 @@ static int part_text(const cJSON *part, const char *place, const char **ret, str
     return 0;
 }
 
-static int parts_text(const cJSON *parts, size_t i, struct arena *a, const char **ret,
-                      struct api_error *e)
+static int check_parts(const cJSON *parts, size_t i, struct api_error *e)
 {
     const cJSON *part;
-    const char *piece;
-    char place[64], *text;
-    size_t len = 0, at = 0, j = 0;
+    const char *text;
+    char place[64];
+    size_t j = 0;
 
     cJSON_ArrayForEach(part, parts)
     {
         snprintf(place, sizeof place, "messages[%zu].content[%zu]", i, j++);
-        if (part_text(part, place, &piece, e) < 0)
+        if (part_text(part, place, &text, e) < 0)
             return -EINVAL;
-        len += strlen(piece);   /* all of them lie in one body: the sum is bounded by it */
     }
-    if (j == 0) {
-        snprintf(place, sizeof place, "messages[%zu].content", i);
-        return api_error_set(e, 400, "invalid_value", place, "'%s' must not be an empty list",
-                             place);
-    }
-    text = arena_alloc(a, len + 1);
-    if (!text)
-        return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
-    cJSON_ArrayForEach(part, parts)
-    {
-        piece = json_find(part, "text")->valuestring;
-        len = strlen(piece);
-        memcpy(text + at, piece, len);
-        at += len;
-    }
-    *ret = text;
-    return 0;
+    if (j > 0)
+        return 0;
+    snprintf(place, sizeof place, "messages[%zu].content", i);
+    return api_error_set(e, 400, "invalid_value", place, "'%s' must not be an empty list", place);
 }
 
-static int get_content(const cJSON *m, size_t i, bool assistant, struct arena *a,
-                       const char **ret, struct api_error *e)
+static int check_content(const cJSON *m, size_t i, bool assistant, bool *ret_parts, struct api_error *e)
 {
     const cJSON *v = json_find(m, "content");
     char place[64];
 
-    if (cJSON_IsString(v)) {
-        *ret = v->valuestring;
-        return 0;
+    if (cJSON_IsArray(v)) {
+        *ret_parts = true;
+        return check_parts(v, i, e);
     }
-    if (cJSON_IsArray(v))
-        return parts_text(v, i, a, ret, e);
-    if (!v && assistant) {
-        *ret = "";
+    if (cJSON_IsString(v) || (!v && assistant))
         return 0;
-    }
     snprintf(place, sizeof place, "messages[%zu].content", i);
     return api_error_set(e, 400, "invalid_value", place,
                          "'%s' must be a string or a list of parts, but is %s", place,
                          v ? json_type_name(v) : "null or absent");
 }
 
-static int get_message(const cJSON *m, size_t i, struct arena *a, struct chat_message *ret,
-                       struct api_error *e)
+static int check_strings(const cJSON *m, size_t i, struct api_error *e)
 {
+    static const char *const names[] = { "name", "reasoning_content", "tool_call_id" };
     struct err err = { 0 };
-    const char *role = NULL, *name = NULL;
+    const char *text;
+    char place[64];
+
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
+        if (json_get_string(m, names[k], &text, &err) < 0) {
+            snprintf(place, sizeof place, "messages[%zu].%s", i, names[k]);
+            return api_error_set(e, 400, "invalid_value", place, "'%s' must be a string", place);
+        }
+    return 0;
+}
+
+static int check_calls(const cJSON *m, size_t i, bool *ret_calls, struct api_error *e)
+{
+    const cJSON *calls = json_find(m, "tool_calls");
+    char place[64];
+
+    if (json_find(m, "function_call")) {    /* dropping it would change the prompt silently */
+        snprintf(place, sizeof place, "messages[%zu].function_call", i);
+        return not_supported(e, place, "say 'tool_calls' instead");
+    }
+    *ret_calls |= !is_empty(calls);
+    if (!calls || cJSON_IsArray(calls))
+        return 0;
+    snprintf(place, sizeof place, "messages[%zu].tool_calls", i);
+    return api_error_set(e, 400, "invalid_value", place, "'%s' must be an array, but is %s", place, json_type_name(calls));
+}
+
+static int get_message(struct chat_request *r, const cJSON *m, size_t i, struct api_error *e)
+{
+    struct chat_message *ret = &r->messages[i];
+    struct err err = { 0 };
+    const char *role = NULL;
     char place[64];
 
     snprintf(place, sizeof place, "messages[%zu]", i);
@@ -334,6 +345,7 @@ static int get_message(const cJSON *m, size_t i, struct arena *a, struct chat_me
         snprintf(place, sizeof place, "messages[%zu].role", i);
         return api_error_set(e, 400, "invalid_value", place, "'%s' must be a string", place);
     }
+    ret->tree = m;
     ret->role = role_of(role);
     if (!ret->role) {
         snprintf(place, sizeof place, "messages[%zu].role", i);
@@ -342,23 +354,16 @@ static int get_message(const cJSON *m, size_t i, struct arena *a, struct chat_me
                              "'tool' and 'function', but is '%.64s'",
                              place, role);
     }
-    if (json_get_string(m, "name", &name, &err) < 0) {
-        snprintf(place, sizeof place, "messages[%zu].name", i);
-        return api_error_set(e, 400, "invalid_value", place, "'%s' must be a string", place);
-    }
-    /* Dropping a call from the history would change the prompt silently. */
-    if (!is_empty(json_find(m, "tool_calls")) || json_find(m, "function_call")) {
-        snprintf(place, sizeof place, "messages[%zu].%s", i,
-                 json_find(m, "function_call") ? "function_call" : "tool_calls");
-        return not_supported(e, place, "tool calls are not supported");
-    }
-    return get_content(m, i, strcmp(ret->role, "assistant") == 0, a, &ret->content, e);
+    if (check_strings(m, i, e) < 0 || check_calls(m, i, &r->in_full_only, e) < 0)
+        return -EINVAL;
+    return check_content(m, i, strcmp(ret->role, "assistant") == 0, &r->parts, e);
 }
 
-static int get_messages(const cJSON *tree, struct arena *a, struct chat_request *r,
-                        struct api_error *e)
+static int get_messages(const char *body, size_t len, struct arena *a, struct chat_request *r, struct api_error *e)
 {
-    const cJSON *v = json_find(tree, "messages"), *m;
+    const cJSON *v = json_find(r->tree, "messages"), *m;
+    struct json_slice text = json_slice_of(body, len, r->tree, v), key;
+    struct json_walk walk = json_walk(text.text, text.len);
     size_t n = 0;
 
     if (!v)
@@ -383,10 +388,48 @@ static int get_messages(const cJSON *tree, struct arena *a, struct chat_request 
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
     cJSON_ArrayForEach(m, v)
     {
-        if (get_message(m, r->n_messages, a, &r->messages[r->n_messages], e) < 0)
+        if (get_message(r, m, r->n_messages, e) < 0)
             return -EINVAL;
-        r->n_messages++;
+        json_next(&walk, &key, &r->messages[r->n_messages++].text);
     }
+    return 0;
+}
+
+/* ---- what goes with messages ---- */
+
+static int get_slice(const char *body, size_t len, const char *name, bool array, struct chat_request *r,
+                     struct json_slice *ret, struct api_error *e)
+{
+    const cJSON *v = NULL;
+    struct err err = { 0 };
+    int got = array ? json_get_array(r->tree, name, &v, &err) : json_get_object(r->tree, name, &v, &err);
+
+    if (got < 0)
+        return refuse(e, name, &err);
+    if (is_empty(v))
+        return 0;
+    *ret = json_slice_of(body, len, r->tree, v);
+    r->in_full_only = true;
+    return 0;
+}
+
+static int get_variables(const char *body, size_t len, struct chat_request *r, struct api_error *e)
+{
+    bool has_continue = false;
+
+    if (get_slice(body, len, "documents", true, r, &r->documents, e) < 0 ||
+        get_slice(body, len, "chat_template_kwargs", false, r, &r->kwargs, e) < 0 ||
+        get_bool(r->tree, "add_generation_prompt", &r->add_generation_prompt, e) < 0 ||
+        get_bool(r->tree, "continue_final_message", &r->continue_final_message, e) < 0)
+        return -EINVAL;
+    r->has_generation_prompt = json_find(r->tree, "add_generation_prompt");
+    has_continue = r->continue_final_message;
+    if (has_continue && r->add_generation_prompt)
+        return api_error_set(e, 400, "invalid_value", "continue_final_message",
+                             "'continue_final_message' and 'add_generation_prompt' can not both be true");
+    if (!r->has_generation_prompt)
+        r->add_generation_prompt = !has_continue;
+    r->in_full_only |= !r->add_generation_prompt;
     return 0;
 }
 
@@ -412,7 +455,7 @@ static int get_stream(const cJSON *tree, struct chat_request *r, struct api_erro
     return 0;
 }
 
-static int get_model(const cJSON *tree, struct arena *a, struct chat_request *r,
+static int get_model(const cJSON *tree, bool required, struct arena *a, struct chat_request *r,
                      struct api_error *e)
 {
     struct err err = { 0 };
@@ -422,7 +465,7 @@ static int get_model(const cJSON *tree, struct arena *a, struct chat_request *r,
     if (got < 0)
         return refuse(e, "model", &err);
     if (got == JSON_ABSENT)
-        return api_error_set(e, 400, "missing_required_parameter", "model", "'model' is required");
+        return required ? api_error_set(e, 400, "missing_required_parameter", "model", "'model' is required") : 0;
     if (strlen(name) > CHAT_MAX_MODEL_NAME)
         return api_error_set(e, 400, "invalid_value", "model", "'model' is longer than %d bytes",
                              CHAT_MAX_MODEL_NAME);
@@ -430,14 +473,13 @@ static int get_model(const cJSON *tree, struct arena *a, struct chat_request *r,
     return r->model ? 0 : api_error_set(e, 503, NULL, NULL, "No memory for this request.");
 }
 
-int chat_request_parse(const char *body, size_t len, struct arena *a, struct chat_request *ret,
-                       struct api_error *e)
+static int parse_tree(const char *body, size_t len, struct chat_request *ret, struct api_error *e)
 {
     struct err err = { 0 };
-    const char *user = NULL;
     int r;
 
-    *ret = (struct chat_request){ .n = 1 };
+    *ret = (struct chat_request){ .n = 1, .temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN,
+                                  .presence_penalty = NAN, .frequency_penalty = NAN };
     r = json_parse(body, len, &body_limits, &ret->tree, &err);
     if (r == -ENOMEM)
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
@@ -448,12 +490,30 @@ int chat_request_parse(const char *body, size_t len, struct arena *a, struct cha
         return api_error_set(e, 400, "invalid_json", NULL,
                              "byte 0: the body must be a JSON object, but is %s",
                              json_type_name(ret->tree));
-    if (get_model(ret->tree, a, ret, e) < 0 || get_messages(ret->tree, a, ret, e) < 0 ||
+    return 0;
+}
+
+int chat_request_parse(const char *body, size_t len, struct arena *a, struct chat_request *ret,
+                       struct api_error *e)
+{
+    struct err err = { 0 };
+    const char *user = NULL;
+
+    if (parse_tree(body, len, ret, e) < 0 || get_model(ret->tree, true, a, ret, e) < 0 ||
+        get_messages(body, len, a, ret, e) < 0 || get_variables(body, len, ret, e) < 0 ||
         get_numbers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
         get_stops(ret->tree, ret, e) < 0 || get_stop_tokens(ret->tree, ret, e) < 0 ||
         get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
         return -EINVAL;
     return json_get_string(ret->tree, "user", &user, &err) < 0 ? refuse(e, "user", &err) : 0;
+}
+
+int chat_request_parse_prompt(const char *body, size_t len, struct arena *a, struct chat_request *ret, struct api_error *e)
+{
+    if (parse_tree(body, len, ret, e) < 0 || get_model(ret->tree, false, a, ret, e) < 0 ||
+        get_messages(body, len, a, ret, e) < 0 || get_variables(body, len, ret, e) < 0)
+        return -EINVAL;
+    return get_slice(body, len, "tools", true, ret, &ret->tools, e);
 }
 
 void chat_request_fini(struct chat_request *r)
@@ -463,9 +523,82 @@ void chat_request_fini(struct chat_request *r)
     r->prompt = NULL;
     r->messages = NULL;
     r->n_messages = r->n_stops = 0;
+    r->tools = r->documents = r->kwargs = (struct json_slice){ 0 };
 }
 
-void chat_request_write(const struct chat_request *r, struct buf *out)
+static void write_joined(const cJSON *content, struct json_writer *w)
+{
+    BUF_LOCAL text = BUF_INIT;
+    const cJSON *part;
+
+    cJSON_ArrayForEach(part, content)
+    {
+        buf_adds(&text, json_find(part, "text")->valuestring);
+    }
+    w->out->failed |= text.failed;
+    json_strn(w, buf_str(&text), text.len);
+}
+
+/* Role and content first; of the rest what templates know, as it was written. */
+static void write_message(const struct chat_message *m, enum chat_form form, struct json_writer *w)
+{
+    static const char *const others[] = { "name", "reasoning_content", "tool_call_id", "tool_calls" };
+    const cJSON *content = json_find(m->tree, "content"), *v;
+
+    json_open(w, '{');
+    json_kstr(w, "role", m->role);
+    json_key(w, "content");
+    if (cJSON_IsString(content))
+        json_str(w, content->valuestring);
+    else if (!content)
+        json_null(w);
+    else if (form == CHAT_TEXTS_ONLY)
+        write_joined(content, w);
+    else
+        json_slice(w, json_slice_of(m->text.text, m->text.len, m->tree, content));
+    for (size_t i = 0; form == CHAT_IN_FULL && i < sizeof others / sizeof others[0]; i++) {
+        v = json_find(m->tree, others[i]);
+        if (!v || (cJSON_IsArray(v) && !v->child))
+            continue;
+        json_key(w, others[i]);
+        json_slice(w, json_slice_of(m->text.text, m->text.len, m->tree, v));
+    }
+    json_close(w, '}');
+}
+
+static void write_messages(const struct chat_request *r, enum chat_form form, struct json_writer *w)
+{
+    json_open(w, '[');
+    for (size_t i = 0; i < r->n_messages; i++)
+        write_message(&r->messages[i], form, w);
+    json_close(w, ']');
+}
+
+void chat_request_write_messages(const struct chat_request *r, struct buf *out)
+{
+    struct json_writer w = json_writer(out);
+
+    write_messages(r, CHAT_IN_FULL, &w);
+}
+
+static void write_variables(const struct chat_request *r, struct json_writer *w)
+{
+    const struct { const char *name; struct json_slice text; } rows[] = {
+        { "tools", r->tools }, { "documents", r->documents }, { "chat_template_kwargs", r->kwargs },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].text.text) {
+            json_key(w, rows[i].name);
+            json_slice(w, rows[i].text);
+        }
+    if (r->has_generation_prompt)
+        json_kbool(w, "add_generation_prompt", r->add_generation_prompt);
+    if (r->continue_final_message)
+        json_kbool(w, "continue_final_message", true);
+}
+
+void chat_request_write(const struct chat_request *r, enum chat_form form, struct buf *out)
 {
     struct json_writer w = json_writer(out);
 
@@ -474,14 +607,8 @@ void chat_request_write(const struct chat_request *r, struct buf *out)
         json_kstr(&w, "prompt", r->prompt);
     } else {
         json_key(&w, "messages");
-        json_open(&w, '[');
-        for (size_t i = 0; i < r->n_messages; i++) {
-            json_open(&w, '{');
-            json_kstr(&w, "role", r->messages[i].role);
-            json_kstr(&w, "content", r->messages[i].content);
-            json_close(&w, '}');
-        }
-        json_close(&w, ']');
+        write_messages(r, form, &w);
+        write_variables(r, &w);
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         double v = *(const double *)((const char *)r + numbers[i].at);

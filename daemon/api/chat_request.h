@@ -8,9 +8,11 @@
  * accepted in the empty forms that SDKs send by default.
  *
  * - `max_completion_tokens` wins over `max_tokens`, as at OpenAI.
- * - Text parts of a message are joined without anything between them.
+ * - Messages go on to the worker in full: contents in parts, earlier tool calls and their results, as they were
+ *   written. What its template does not take is refused there.
+ * - `continue_final_message` takes back the default of `add_generation_prompt`; both true is refused.
  * - `messages` as one string is a raw prompt: no template, as in FastChat.
- * - An assistant message at the end is history; the answer is a new turn.
+ * - An assistant message at the end is history, and the answer a new turn, without continue_final_message.
  * - `top_k` 0 and -1 both mean off.
  *
  * Source   OpenAI API reference; docs/wire.md, part 4
@@ -40,7 +42,13 @@ enum {
 
 struct chat_message {
     const char *role;           /* "system", "user", "assistant", "tool" */
-    const char *content;
+    const cJSON *tree;
+    struct json_slice text;     /* the message as it was written */
+};
+
+enum chat_form {
+    CHAT_IN_FULL,
+    CHAT_TEXTS_ONLY,            /* for workers of version 1: contents joined */
 };
 
 struct chat_request {
@@ -48,6 +56,10 @@ struct chat_request {
     const char *prompt;         /* raw; NULL: messages count */
     struct chat_message *messages;
     size_t n_messages;
+    struct json_slice tools, documents, kwargs;     /* as they were written; {NULL, 0}: absent */
+    bool has_generation_prompt, add_generation_prompt, continue_final_message;
+    bool parts;                 /* a content is in parts */
+    bool in_full_only;          /* it asks for what a worker of version 1 would pass over */
 
     /* NAN: absent */
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
@@ -64,18 +76,22 @@ struct chat_request {
     bool logprobs;
     unsigned top_logprobs;
 
-    cJSON *tree;                /* owned; texts above live in it */
+    cJSON *tree;                /* owned; texts above live in it, or in the body */
 };
 
-/* 0, or -EINVAL and *e says which field and why. Joined texts live in `a`.
+/* 0, or -EINVAL and *e says which field and why. The body must live as long as the tree.
  * Release with chat_request_fini() in either case. */
 int chat_request_parse(const char *body, size_t len, struct arena *a, struct chat_request *ret,
                        struct api_error *e);
+/* The same for a prompt that is only rendered: the model may be absent (NULL), tools may be there, what concerns an answer is not read. */
+int chat_request_parse_prompt(const char *body, size_t len, struct arena *a, struct chat_request *ret, struct api_error *e);
 void chat_request_fini(struct chat_request *r);     /* texts are gone, numbers stay */
 
 /* The worker's request in two pieces: what all choices share, and the end for
  * choice i, which gets the seed + i and its own request id. */
-void chat_request_write(const struct chat_request *r, struct buf *out);
+void chat_request_write(const struct chat_request *r, enum chat_form form, struct buf *out);
+/* Only the messages, a JSON array, in full. */
+void chat_request_write_messages(const struct chat_request *r, struct buf *out);
 void chat_request_write_end(const struct chat_request *r, unsigned choice,
                             const char *request_id, struct buf *out);
 

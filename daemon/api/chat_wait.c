@@ -9,6 +9,7 @@
  * loop. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/api/ask.h"
 #include "daemon/api/catalog.h"
 #include "daemon/api/chat.h"
 #include "daemon/api/chat_parts.h"
@@ -140,6 +141,7 @@ void chat_look(struct api *api)
         if (chat->n_waiting)
             look(chat, now);
     }
+    ask_look(api);
 }
 
 void chat_drain(struct api *api)

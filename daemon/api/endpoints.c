@@ -11,6 +11,7 @@
 #include "daemon/api/catalog.h"
 #include "daemon/api/chat.h"
 #include "daemon/api/models_answer.h"
+#include "daemon/api/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -124,6 +125,26 @@ static void post_chat(struct api *api, struct http_request *req, const char *res
     chat_start(api, req);
 }
 
+static void post_tokenize(struct api *api, struct http_request *req, const char *rest)
+{
+    text_tokenize(api, req);
+}
+
+static void post_detokenize(struct api *api, struct http_request *req, const char *rest)
+{
+    text_detokenize(api, req);
+}
+
+static void post_apply_template(struct api *api, struct http_request *req, const char *rest)
+{
+    text_apply_template(api, req);
+}
+
+static void post_token_check(struct api *api, struct http_request *req, const char *rest)
+{
+    text_token_check(api, req);
+}
+
 /* ---- the table ---- */
 
 struct endpoint {
@@ -134,13 +155,17 @@ struct endpoint {
 };
 
 static const struct endpoint endpoints[] = {
+    { "/api/v1/token_check", "POST", "OPTIONS, POST", post_token_check, false },
+    { "/apply-template", "POST", "OPTIONS, POST", post_apply_template, false },
     { "/chat/completions", "POST", "OPTIONS, POST", post_chat, false },
+    { "/detokenize", "POST", "OPTIONS, POST", post_detokenize, false },
     { "/health", "GET", "GET, HEAD, OPTIONS", get_health, true },
     { "/healthz", "GET", "GET, HEAD, OPTIONS", get_health, true },
     { "/livez", "GET", "GET, HEAD, OPTIONS", get_live, true },
     { "/models", "GET", "GET, HEAD, OPTIONS", get_models, false },
     { "/models/", "GET", "GET, HEAD, OPTIONS", get_model, false },
     { "/readyz", "GET", "GET, HEAD, OPTIONS", get_health, true },
+    { "/tokenize", "POST", "OPTIONS, POST", post_tokenize, false },
 };
 
 static const struct endpoint *find(const char *path, const char **ret_rest)

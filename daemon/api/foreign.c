@@ -3,6 +3,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "conv/chat.h"
 #include "conv/conv.h"
 #include "daemon/api/api_error.h"
 #include "daemon/api/chat_request.h"
@@ -54,24 +55,29 @@ static int render(struct foreign *f, const struct chat_request *r, const struct 
                   struct api_error *e)
 {
     CLEANUP(arena_free) struct arena *a = arena_new(0);
-    struct conv_message *messages = a ? arena_array(a, r->n_messages, sizeof *messages) : NULL;
-    struct text_span *spans;
+    CLEANUP(chat_free) struct chat_template *chat = NULL;
+    BUF_LOCAL messages = BUF_INIT;
+    struct chat_input input = {
+        .tools = r->tools.text, .tools_len = r->tools.len, .documents = r->documents.text,
+        .documents_len = r->documents.len, .kwargs = r->kwargs.text, .kwargs_len = r->kwargs.len,
+        .add_generation_prompt = r->add_generation_prompt, .continue_final_message = r->continue_final_message,
+    };
+    const char *param = NULL;
+    struct chat_prompt prompt;
     struct err err = { 0 };
-    size_t n;
     int got;
 
-    if (!messages)
+    chat_request_write_messages(r, &messages);
+    if (!a || messages.failed || chat_from_row(t, &chat, &err) < 0)
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
-    for (size_t i = 0; i < r->n_messages; i++)
-        messages[i] = (struct conv_message){ r->messages[i].role, r->messages[i].content };
-    got = conv_render(t, messages, r->n_messages, true, a, &spans, &n, &err);
+    input.messages = buf_str(&messages);
+    input.messages_len = messages.len;
+    got = chat_render(chat, &input, a, &prompt, &param, &err);
     if (got == -ENOMEM)
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
     if (got < 0)
-        return api_error_set(e, 400, "invalid_value", "messages", "'messages': %s",
-                             err_text(&err));
-    for (size_t i = 0; i < n; i++)
-        buf_add(&f->prompt, spans[i].text, spans[i].len);
+        return api_error_set(e, 400, "invalid_value", param ? param : "messages", "%s", err_text(&err));
+    buf_add(&f->prompt, prompt.text, prompt.len);
     return 0;
 }
 

@@ -345,6 +345,8 @@ static void write_route(const struct worker *worker, struct json_writer *w)
     json_kint(w, "parallel", worker->parallel);
     if (worker->instance)
         json_kint(w, "instance", worker->instance);
+    if (worker->version > 1)
+        json_kint(w, "version", worker->version);
     json_kbool(w, "multimodal", worker->multimodal);
     json_close(w, '}');
 }

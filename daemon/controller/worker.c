@@ -200,6 +200,7 @@ static int read_native(struct worker *w, const cJSON *body, struct err *err)
         json_get_int(own, "instance", 0, INT64_MAX, &w->instance, err) < 0)
         return -EINVAL;
     w->native = version >= 1;
+    w->version = version;
     w->context_length = (uint32_t)context_length;
     w->parallel = (uint32_t)parallel;
     if (lease_ms > 0) {

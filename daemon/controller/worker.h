@@ -47,6 +47,7 @@ struct worker {
     bool check_heart_beat, multimodal;
     bool local;                        /* registered over the Unix socket */
     bool native;                       /* speaks the richer form */
+    int64_t version;                   /* of that form; 0: does not speak it */
     uint64_t lease_us;                 /* 0: the controller's default */
     uint32_t context_length, parallel; /* 0: not said */
     int64_t instance;                  /* of its process; 0: not said */

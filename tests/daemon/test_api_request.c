@@ -59,8 +59,19 @@ static const struct refusal refusals[] = {
       "messages[0].content[0]", "must be an object" },
     { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":7}]}",
       "messages[0].name", "must be a string" },
-    { "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}",
-      "messages[0].tool_calls", "not supported" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":7}]}",
+      "messages[0].tool_calls", "must be an array, but is a number" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"function_call\":{}}]}",
+      "messages[0].function_call", "say 'tool_calls' instead" },
+    { "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"a\",\"tool_call_id\":7}]}",
+      "messages[0].tool_call_id", "must be a string" },
+    /* what goes with them */
+    { BODY(",\"documents\":{}"), "documents", "must be an array, but is an object" },
+    { BODY(",\"chat_template_kwargs\":[1]"), "chat_template_kwargs", "must be an object, but is an array" },
+    { BODY(",\"add_generation_prompt\":1"), "add_generation_prompt", "must be a boolean" },
+    { BODY(",\"continue_final_message\":\"x\""), "continue_final_message", "must be a boolean" },
+    { BODY(",\"continue_final_message\":true,\"add_generation_prompt\":true"), "continue_final_message",
+      "can not both be true" },
     /* numbers */
     { BODY(",\"temperature\":\"hot\""), "temperature", "must be a number, but is a string" },
     { BODY(",\"temperature\":2.1"), "temperature", "at least 0 and at most 2, but is 2.1" },
@@ -166,14 +177,25 @@ static const struct accepted accepted[] = {
       "{\"role\":\"function\",\"name\":\"f\",\"content\":\"1\"},"
       "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"one \"},"
       "{\"type\":\"text\",\"text\":\"tw\xC3\xB6 \\ud83d\\ude80\"}]}]}",
-      "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":\"\"},"
-      "{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"one tw\xC3\xB6 "
-      "\xF0\x9F\x9A\x80\"}],\"request_id\":\"req\"}" },
+      "{\"messages\":[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null},"
+      "{\"role\":\"tool\",\"content\":\"1\",\"name\":\"f\"},{\"role\":\"user\",\"content\":["
+      "{\"type\":\"text\",\"text\":\"one \"},{\"type\":\"text\",\"text\":\"tw\xC3\xB6 \\ud83d\\ude80\"}]}],"
+      "\"request_id\":\"req\"}" },
+    { "{\"model\":\"m\",\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1.0}}}],"
+      "\"reasoning_content\":\"r\",\"role\":\"assistant\"},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":\"c\"}],"
+      "\"documents\":[{\"text\":\"d\"}],\"chat_template_kwargs\":{\"t\":1.0,\"s\":1},\"continue_final_message\":false,"
+      "\"add_generation_prompt\":false}",
+      "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\",\"tool_calls\":[{\"function\":"
+      "{\"name\":\"f\",\"arguments\":{\"a\":1.0}}}]},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":\"c\"}],"
+      "\"documents\":[{\"text\":\"d\"}],\"chat_template_kwargs\":{\"t\":1.0,\"s\":1},\"add_generation_prompt\":false,"
+      "\"request_id\":\"req\"}" },
+    { BODY(",\"continue_final_message\":true,\"documents\":[],\"chat_template_kwargs\":{}"),
+      SENT(",\"continue_final_message\":true") },
 };
 
 static void write_all(const struct chat_request *r, unsigned choice, struct buf *out)
 {
-    chat_request_write(r, out);
+    chat_request_write(r, CHAT_IN_FULL, out);
     chat_request_write_end(r, choice, "req", out);
 }
 
@@ -220,7 +242,8 @@ Test(api_request, no_type_of_any_field_does_harm)
         "frequency_penalty", "repetition_penalty", "max_tokens", "max_completion_tokens", "stop",
         "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
         "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
-        "logit_bias", "stop_token_ids", "ignore_eos",
+        "logit_bias", "stop_token_ids", "ignore_eos", "documents", "chat_template_kwargs",
+        "add_generation_prompt", "continue_final_message",
     };
     static const char *const values[] = { "\"x\"", "1", "true", "null", "[]", "{}", "[[]]", "[null]" };
 
@@ -240,4 +263,46 @@ Test(api_request, no_type_of_any_field_does_harm)
                 cr_expect(e.status == 400 && e.param[0], "%s", body);
             chat_request_fini(&r);
         }
+}
+
+/* docs/wire.md, part 4: a worker of version 1 knows texts only. */
+Test(api_request, an_older_worker_gets_texts_and_is_not_asked_for_more)
+{
+    static const char parts[] = "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"name\":\"n\",\"content\":["
+                                "{\"type\":\"text\",\"text\":\"one \"},{\"type\":\"text\",\"text\":\"two\"}]}]}";
+    static const char *const more[] = {
+        BODY(",\"documents\":[{}]"), BODY(",\"chat_template_kwargs\":{\"a\":1}"), BODY(",\"continue_final_message\":true"),
+        BODY(",\"add_generation_prompt\":false"),
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}",
+    };
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    BUF_LOCAL out = BUF_INIT;
+    struct chat_request r;
+    struct api_error e = { 0 };
+
+    cr_assert(zero(int, chat_request_parse(parts, strlen(parts), a, &r, &e)));
+    cr_expect(r.parts && !r.in_full_only);
+    chat_request_write(&r, CHAT_TEXTS_ONLY, &out);
+    cr_expect(eq(str, out.data, "{\"messages\":[{\"role\":\"user\",\"content\":\"one two\"}]"));
+    chat_request_fini(&r);
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+        cr_assert(zero(int, chat_request_parse(more[i], strlen(more[i]), a, &r, &e)), "%s", e.message);
+        cr_expect(r.in_full_only, "%s", more[i]);
+        chat_request_fini(&r);
+    }
+}
+
+Test(api_request, a_prompt_to_be_rendered_may_have_tools_and_no_model)
+{
+    static const char body[] = "{" MSGS ",\"tools\":[{\"type\":\"function\",\"x\":1.0}],\"temperature\":\"any\"}";
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    BUF_LOCAL out = BUF_INIT;
+    struct chat_request r;
+    struct api_error e = { 0 };
+
+    cr_assert(zero(int, chat_request_parse_prompt(body, strlen(body), a, &r, &e)), "%s", e.message);
+    cr_expect(eq(ptr, (void *)r.model, NULL));
+    write_all(&r, 0, &out);
+    cr_expect(eq(str, out.data, SENT(",\"tools\":[{\"type\":\"function\",\"x\":1.0}]")));
+    chat_request_fini(&r);
 }

@@ -18,7 +18,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     BUF_LOCAL out = BUF_INIT;
 
     if (chat_request_parse((const char *)data, size, a, &r, &e) == 0) {
-        chat_request_write(&r, &out);
+        chat_request_write(&r, CHAT_TEXTS_ONLY, &out);
+        chat_request_write_end(&r, 0, "id", &out);
+        if (json_check(out.data, out.len, NULL, NULL) < 0)
+            abort();
+        buf_clear(&out);
+        chat_request_write(&r, CHAT_IN_FULL, &out);
         chat_request_write_end(&r, r.n - 1, "id", &out);
         if (json_check(out.data, out.len, NULL, NULL) < 0)
             abort();
