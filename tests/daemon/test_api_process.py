@@ -706,6 +706,90 @@ async def a_worker_of_the_contract_may_fail_in_its_own_ways(w):
         assert (await w.chat()).status == 200
 
 
+# ---- what workers of other kinds and ages are asked
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+
+
+@case
+async def a_worker_is_asked_in_the_version_that_it_speaks(w):
+    seen = []
+
+    async def play(peer):
+        seen.append(peer.json())
+        await two_words(peer)
+
+    await w.worker("old", play, models=("old",))
+    await w.worker("new", play, models=("new",), version=2)
+    more = {"chat_template_kwargs": {"x": 1}, "documents": [{"text": "d"}]}
+    assert (await w.chat(model="old", messages=PARTS)).status == 200
+    assert seen.pop()["messages"] == [{"role": "user", "content": "ab"}]
+    is_error(await w.chat(model="old", messages=PARTS, **more), 503, None, "could take the request")
+    assert not seen
+    assert (await w.chat(model="new", messages=PARTS, **more)).status == 200
+    got = seen.pop()
+    assert got["messages"] == PARTS and {k: got[k] for k in more} == more
+    # Either will do, and the one that can not is passed over.
+    await w.worker("both", play, models=("old",), version=2)
+    for _ in range(4):
+        assert (await w.chat(model="old", messages=PARTS, **more)).status == 200
+        assert seen.pop()["documents"] == more["documents"]
+
+
+@case
+async def a_worker_of_the_contract_answers_what_it_can(w):
+    seen = []
+    await w.worker("a", fastchat_worker([], seen=seen, count=7), native=False)
+    check = {"prompts": [{"model": "m", "prompt": "x", "max_tokens": n} for n in (93, 94)]}
+    answer = await w.request("POST", "/api/v1/token_check", check)
+    assert answer.status == 200 and answer.json() == {"prompts": [
+        {"fits": True, "tokenCount": 7, "contextLength": 100}, {"fits": False, "tokenCount": 7, "contextLength": 100}]}, answer.body
+    assert [p for p, _ in seen] == ["/model_details", "/count_token"] * 2 and seen[1][1] == {"model": "m", "prompt": "x"}
+    answer = await w.request("POST", "/apply-template", {"messages": [{"role": "user", "content": "hi"}], "model": "m"})
+    assert answer.json() == {"prompt": "SYS USER: hi ASSISTANT:"}, answer.body
+    answer = await w.request("POST", "/apply-template", {"model": "m", "messages": [
+        {"role": "user", "content": "hi"}, {"role": "assistant", "content": "I "}], "continue_final_message": True})
+    assert answer.json() == {"prompt": "SYS USER: hi ASSISTANT: I "}, answer.body
+    is_error(await w.request("POST", "/apply-template", {"messages": [{"role": "tool", "content": "hi"}], "model": "m"}), 400, "messages", "role 'tool'")
+    is_error(await w.request("POST", "/apply-template", {"messages": PARTS, "model": "m", "tools": [{}]}), 400, "tools", "takes no tools")
+    for path in ("/tokenize", "/detokenize"):
+        is_error(await w.request("POST", path, {"model": "m"}), 501, None, "can not answer this")
+
+
+@case
+async def a_question_goes_to_another_worker_when_one_fails(w):
+    async def says(peer):
+        assert peer.path == "/fastchat/tokenize" and peer.json() == {"content": "a", "model": "m"}
+        await peer.reply(200, {"tokens": [1]})
+
+    async def busy(peer):
+        await peer.reply(503, {"error": {"message": "the model is stopping", "type": "overloaded_error", "param": None, "code": "draining"}})
+
+    async def odd(peer):
+        await peer.reply(500, {"x": 1})
+
+    async def refuses(peer):
+        await peer.reply(400, {"error": {"message": "no", "type": "invalid_request_error", "param": "content", "code": None}})
+
+    async def no_json(peer):
+        await peer.begin()
+        await peer.raw(b"{")
+        await peer.end()
+
+    body = {"content": "a", "model": "m"}
+    a = await w.worker("a", odd, version=2)
+    is_error(await w.request("POST", "/tokenize", body), 500, None)
+    await w.worker("b", says, version=2)
+    for play in (odd, busy):
+        a.play = play
+        for _ in range(4):
+            assert (await w.request("POST", "/tokenize", body)).json() == {"tokens": [1]}
+    w.workers["b"].play = refuses
+    for play, status in ((refuses, 400), (no_json, 502)):
+        a.play = w.workers["b"].play = play
+        is_error(await w.request("POST", "/tokenize", body), status, "content" if status == 400 else None)
+
+
 # ---- clients
 
 @case
