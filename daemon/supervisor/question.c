@@ -3,6 +3,7 @@
  */
 #include "base/err.h"
 #include "base/json.h"
+#include "daemon/supervisor/config_parts.h"
 #include "daemon/supervisor/supervisor_parts.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ static int show_config(const struct supervisor *s, int fd)
     json_open(&w, '{');
     json_kstr(&w, "config", c->path);
     json_kstr(&w, "text", buf_str(&text));
+    config_put_templates(c, "auto", &w);
     json_close(&w, '}');
     return reply(fd, &json);
 }

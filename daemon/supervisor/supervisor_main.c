@@ -2,8 +2,10 @@
 #include "daemon/roles.h"
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "daemon/supervisor/config.h"
+#include "daemon/supervisor/config_parts.h"
 #include "daemon/supervisor/supervisor.h"
 #include "ipc/control.h"
 
@@ -20,6 +22,7 @@ static const char help[] =
     "Usage: fastchatd [-c FILE]\n"
     "       fastchatd --check-config [-c FILE]\n"
     "       fastchatd --dump-config [-c FILE]\n"
+    "       fastchatd --dump-templates [-c FILE]\n"
     "\n"
     "The fastchat service: starts and watches the controller, a worker for each\n"
     "model, and the API.\n"
@@ -28,13 +31,15 @@ static const char help[] =
     "                      FILE's folder may hold conf.d/*.conf too\n"
     "      --check-config  only say what is wrong with it\n"
     "      --dump-config   print all settings in force, and where they come from\n"
+    "      --dump-templates\n"
+    "                      print the chat templates that are not built in, as JSON\n"
     "  -h, --help          this text\n"
     "      --version       the version\n"
     "\n"
     "Exit codes: 0 done, 1 failure, 2 wrong usage, 78 wrong configuration.\n";
 
 enum { EXIT_USAGE = 2 };
-enum { RUN, CHECK, DUMP };
+enum { RUN, CHECK, DUMP, TEMPLATES };
 
 struct arguments {
     const char *path;
@@ -56,6 +61,16 @@ static int handover(void)
     return fd > 2 ? fd : 0;
 }
 
+static void put_templates(const struct config *c, struct buf *out)
+{
+    struct json_writer w = json_writer(out);
+
+    json_open(&w, '{');
+    config_put_templates(c, "auto", &w);
+    json_close(&w, '}');
+    buf_addc(out, '\n');
+}
+
 static int check(const char *path, int what)
 {
     CLEANUP(config_free) struct config *c = NULL;
@@ -71,10 +86,12 @@ static int check(const char *path, int what)
         fprintf(stderr, "%s\n", err_text(&err));
         return EXIT_FAILED;
     }
-    for (size_t i = 0; i < c->n_notes; i++)
+    for (size_t i = 0; i < c->n_notes && what != TEMPLATES; i++)
         buf_printf(&text, "%snote: %s\n", what == DUMP ? "# " : "", c->notes[i]);
     if (what == DUMP)
         config_dump(c, &text);
+    else if (what == TEMPLATES)
+        put_templates(c, &text);
     else
         buf_printf(&text, "%s: configuration is fine\n", path);
     if (fd)
@@ -161,6 +178,7 @@ static int parse(int argc, char **argv, struct arguments *a)
         { "config", required_argument, NULL, 'c' },
         { "check-config", no_argument, NULL, 'C' },
         { "dump-config", no_argument, NULL, 'D' },
+        { "dump-templates", no_argument, NULL, 'T' },
         { "help", no_argument, NULL, 'h' },
         { "version", no_argument, NULL, 'V' },
         { 0 },
@@ -177,6 +195,9 @@ static int parse(int argc, char **argv, struct arguments *a)
             break;
         case 'D':
             a->what = DUMP;
+            break;
+        case 'T':
+            a->what = TEMPLATES;
             break;
         case 'h':
             printf(help, default_path);

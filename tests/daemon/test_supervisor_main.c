@@ -90,6 +90,16 @@ Test(supervisor_main, a_dump_is_a_configuration)
     cr_expect(eq(int, run("--check-config", "-c", config_write_text("again/dump.conf", out)), 0));
 }
 
+Test(supervisor_main, added_templates_are_dumped_as_json)
+{
+    const char *path = config_write_text("fastchat.conf", "templates = ( { name = \"house\"; jinja = \"{{ 1 }}\"; } );");
+
+    cr_expect(eq(int, run("--dump-templates", "-c", path), 0));
+    cr_expect(eq(str, out, "{\"templates\":[{\"name\":\"house\",\"jinja\":\"{{ 1 }}\"}]}\n"));
+    cr_expect(eq(int, run("--dump-templates", "-c", config_write_text("none.conf", "")), 0));
+    cr_expect(eq(str, out, "{}\n"));
+}
+
 Test(supervisor_main, help_version_and_wrong_usage)
 {
     cr_expect(eq(int, run("--help", NULL, NULL), 0));
