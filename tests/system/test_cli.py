@@ -66,6 +66,19 @@ def test_logs_of_a_service_without_systemd_says_where_they_are():
         assert got.returncode == 1 and f"was not started by systemd; its log is the file {s.log_path}\n" in got.stderr, got
 
 
+def test_templates_of_the_running_service_are_found():
+    folder = scratch()
+    with open(os.path.join(folder, "house.jinja"), "w", encoding="utf-8") as f:
+        f.write("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    with Service(models=scripted("m", MODEL), supervisor=f'template_dirs = ( "{folder}" );') as s:
+        got = s.cli("template", "list", "--runtime-dir", s.runtime)
+        assert got.returncode == 0 and any(line.split(None, 1) == ["house", "of the configuration"] for line in got.stdout.splitlines()), got
+        got = s.cli("template", "some/model", "--template", "house", "--spans", "--runtime-dir", s.runtime)
+        assert got.returncode == 0 and "<⟦Hello!⟧>" in got.stdout, got
+        got = s.cli("template", "m", "--runtime-dir", s.runtime)
+        assert got.returncode == 1 and MODEL in got.stderr and not got.stdout, got
+
+
 def test_one_message_from_the_command_line():
     with Service(models=scripted("m", MODEL)) as s:
         got = s.cli("chat", "--runtime-dir", s.runtime, "--message", "hi")
