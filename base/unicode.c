@@ -15,6 +15,7 @@ static bool has(uint32_t c, uint16_t flag)
 
 const char *unicode_category(uint32_t c) { return unicode_category_names[unicode_record(c)->category]; }
 const char *unicode_script(uint32_t c) { return unicode_script_names[unicode_record(c)->script]; }
+int unicode_age(uint32_t c) { return unicode_record(c)->age; }
 bool unicode_is_word(uint32_t c) { return has(c, UNICODE_WORD); }
 bool unicode_is_printable(uint32_t c) { return has(c, UNICODE_PRINTABLE); }
 bool unicode_is_decimal(uint32_t c) { return unicode_record(c)->decimal >= 0; }

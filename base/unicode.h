@@ -43,6 +43,7 @@ static inline uint8_t unicode_class(uint32_t c)
 
 /* General category, two letters: "Lu", "Nd", "Cn". */
 const char *unicode_category(uint32_t c);
+int unicode_age(uint32_t c);                        /* major version of Unicode that had it first, 1 to 16; 0: not assigned */
 bool unicode_is_han(uint32_t c);                    /* Script=Han, not its extensions */
 const char *unicode_script(uint32_t c);             /* "Latin", "Han", "Common", …, "Unknown" */
 bool unicode_is_word(uint32_t c);                   /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */

@@ -32,7 +32,7 @@ enum {
 };
 
 struct unicode_record {
-    uint8_t category, script, combining;
+    uint8_t category, script, combining, age;
     int8_t decimal;                 /* 0 to 9, or -1 */
     uint16_t mapping;               /* of unicode_cases */
     uint16_t flags;

@@ -125,8 +125,9 @@ class Unicode:
         self.category = [categories[records[i][0]] for i in of_data]
         self.scripts = props.strings("_PyUnicodePlus_ScriptNames")
         self.script = [sets[i][0] for i in of_prop]
-        in_nine = [a != "Unassigned" and float(a) <= 9 for a in ages]
-        self.in_nine = [in_nine[sets[i][-1]] for i in of_prop]
+        versions = [0 if a == "Unassigned" else int(a.split(".")[0]) for a in ages]
+        self.age = [versions[sets[i][-1]] for i in of_prop]
+        self.in_nine = [0 < age <= 9 for age in self.age]
         self.type = [kinds[i] for i in of_type]
         self.combining = [records[of_data[c]][1] if self.in_nine[c] else 0 for c in range(ALL)]
         self.extended = types.numbers("_PyUnicodePlus_ExtendedCase")
@@ -222,7 +223,7 @@ def record_of(u, c, normal, cases):
         flags |= bit if t[5] & theirs else 0
     flags |= WORD if is_word(u, c) else 0
     decimal = t[3] if t[5] & T_DECIMAL else -1
-    return u.category[c], u.script[c], u.combining[c], decimal, cases[c], flags
+    return u.category[c], u.script[c], u.combining[c], u.age[c], decimal, cases[c], flags
 
 
 class Pool(list):

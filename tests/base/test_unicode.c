@@ -44,6 +44,20 @@ Test(unicode, characters_of_unicode_16_have_their_category_and_script)
     cr_expect(not(unicode_is_word(0x00B2)));
 }
 
+/* Unicode 9.0: 128,172 graphic and format characters. */
+Test(unicode, every_character_has_the_version_that_had_it_first)
+{
+    size_t n = 0;
+
+    for (uint32_t c = 0; c < 0x110000; c++)
+        n += unicode_age(c) > 0 && unicode_age(c) <= 9 && (*unicode_category(c) != 'C' || !strcmp(unicode_category(c), "Cf"));
+    cr_expect(eq(sz, n, 128172));
+    cr_expect(eq(int, unicode_age('a'), 1));
+    cr_expect(eq(int, unicode_age(0x32FF), 12));
+    cr_expect(eq(int, unicode_age(0x10D50), 16));
+    cr_expect(eq(int, unicode_age(0x0378), 0));
+}
+
 Test(unicode, cases_may_grow_and_sigma_looks_around)
 {
     BUF_LOCAL out = BUF_INIT;
