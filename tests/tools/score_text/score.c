@@ -155,12 +155,17 @@ void score_compare(struct score *s, const char *record, const char *want, size_t
     score_fail(s, record, "differs at byte %zu: %s should be %s", at, buf_str(&had), buf_str(&wanted));
 }
 
+static size_t records(const struct part *p)
+{
+    return p->passed + p->failed + p->left_out;
+}
+
 size_t score_records(const struct score *s)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < s->n_parts; i++)
-        n += s->parts[i].passed + s->parts[i].failed + s->parts[i].left_out;
+        n += records(&s->parts[i]);
     return n;
 }
 
@@ -174,7 +179,7 @@ static void print_line(const char *name, size_t name_len, const struct part *p)
     printf("\n%s", buf_str(&p->notes));
 }
 
-/* The parts of a name one below the other, then their sum; a name without parts is its own sum. */
+/* The parts of a name that have records, one below the other, then their sum; a name without parts is its own sum. */
 static void print_name(const struct score *s, size_t first, size_t stem_len)
 {
     const char *stem = s->parts[first].name;
@@ -184,7 +189,7 @@ static void print_name(const struct score *s, size_t first, size_t stem_len)
     for (size_t i = first; i < s->n_parts; i++) {
         const struct part *p = &s->parts[i];
 
-        if (strcspn(p->name, "/") != stem_len || strncmp(p->name, stem, stem_len))
+        if (!records(p) || strcspn(p->name, "/") != stem_len || strncmp(p->name, stem, stem_len))
             continue;
         print_line(p->name, strlen(p->name), p);
         has_parts = has_parts || i != first || p->name[stem_len];
@@ -192,7 +197,7 @@ static void print_name(const struct score *s, size_t first, size_t stem_len)
         sum.failed += p->failed;
         sum.left_out += p->left_out;
     }
-    if (has_parts)
+    if (has_parts && records(&sum))
         print_line(stem, stem_len, &sum);
 }
 
