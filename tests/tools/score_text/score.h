@@ -51,7 +51,7 @@ void score_ggml_vocab(struct score *s, const char *folder);
 
 /* For main.c: a score to begin with; its lines, then nothing is left in it. Returns whether all records passed. */
 struct score *score_new(void);
-size_t score_records(const struct score *s);                    /* passed, failed and left out */
+size_t score_records(const struct score *s);                    /* passed and failed */
 bool score_print(struct score *s);
 void score_free(struct score *s);
 

@@ -1,19 +1,25 @@
-/* llama.cpp's own goldens: NAME.gguf, texts in NAME.gguf.inp, a line of ids for each in NAME.gguf.out. */
+/* llama.cpp's own goldens: NAME.gguf, texts in NAME.gguf.inp, a line of ids for each in NAME.gguf.out. Some vocabularies are not there
+ * as GGUF, but the same tokenizer's tokenizer.json is. */
 #include "score.h"
 
 #include "base/err.h"
 #include "loaders/gguf.h"
 #include "loaders/tokenizer.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FOLDER "tokenizers/ggml-vocab"
 
-/* Sorted; those without a vocabulary here are too large for it, and said to be left out. */
-static const char *const names[] = {
-    "baichuan", "bert-bge", "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "gpt-neox", "llama-bpe", "llama-spm",
-    "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder",
+#define PREFIX "ggml-vocab-"
+
+/* Where the same vocabulary is: FOLDER/tokenizers/vocab/PLACE/tokenizer.json. Ids are equal, as the data's README says. */
+static const struct { const char *name, *place; } elsewhere[] = {
+    { "llama-bpe", "llama3" },
+    { "qwen2", "qwen3" },
 };
 
 static void check_text(struct score *s, const struct tokenizer *t, const char *record, const char *text, const char *wanted)
@@ -55,39 +61,79 @@ static void check_texts(struct score *s, const char *name, const struct tokenize
     }
 }
 
+/* 0, 1 for a vocabulary that is not here, or negative. */
+static int open_vocabulary(const char *folder, const char *name, struct tokenizer **ret, struct err *err)
+{
+    CLEANUP(gguf_close) struct gguf *file = NULL;
+    CLEANUP(mem_free) char *json = NULL;
+    char path[4096];
+    size_t len;
+
+    snprintf(path, sizeof path, "%s/" FOLDER "/" PREFIX "%s.gguf", folder, name);
+    if (access(path, F_OK) == 0) {
+        int r = gguf_open(path, &file, err);
+
+        return r < 0 ? r : tokenizer_open(file, ret, err);
+    }
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++) {
+        if (strcmp(elsewhere[i].name, name))
+            continue;
+        snprintf(path, sizeof path, "tokenizers/vocab/%s/tokenizer.json", elsewhere[i].place);
+        json = score_file(folder, path, &len);
+        return json ? tokenizer_open_json(path, json, len, ret, err) : 1;
+    }
+    return 1;
+}
+
 static void check_name(struct score *s, const char *folder, const char *name)
 {
     CLEANUP(mem_free) char *texts = NULL, *ids = NULL;
-    CLEANUP(gguf_close) struct gguf *file = NULL;
     CLEANUP(tokenizer_close) struct tokenizer *t = NULL;
-    char path[4096], line[96];
+    char path[512], line[128];
     struct err err = { 0 };
     size_t len;
+    int r;
 
     snprintf(line, sizeof line, "ggml/%s", name);
     score_begin(s, line);
-    snprintf(path, sizeof path, FOLDER "/ggml-vocab-%s.gguf.inp", name);
+    snprintf(path, sizeof path, FOLDER "/" PREFIX "%s.gguf.inp", name);
     texts = score_file(folder, path, &len);
-    snprintf(path, sizeof path, FOLDER "/ggml-vocab-%s.gguf.out", name);
+    snprintf(path, sizeof path, FOLDER "/" PREFIX "%s.gguf.out", name);
     ids = score_file(folder, path, &len);
-    snprintf(path, sizeof path, "%s/" FOLDER "/ggml-vocab-%s.gguf", folder, name);
-    if (gguf_open(path, &file, &err) < 0 || (!texts != !ids)) {
-        score_leave_out(s, name, texts ? "its vocabulary is not here" : err_text(&err));
-        return;
-    }
-    if (tokenizer_open(file, &t, &err) < 0) {
+    r = open_vocabulary(folder, name, &t, &err);
+    if (r < 0)
         score_fail(s, name, "%s", err_text(&err));
-        return;
-    }
-    if (!texts) {
-        score_leave_out(s, name, "it has no texts");
-        return;
-    }
-    check_texts(s, name, t, texts, ids);
+    else if (r > 0 || !texts || !ids)
+        score_leave_out(s, name, r > 0 ? "its vocabulary is not here" : "it has no texts");
+    else
+        check_texts(s, name, t, texts, ids);
+}
+
+/* A vocabulary, or the texts of one. */
+static int is_one(const struct dirent *d)
+{
+    const char *end = strstr(d->d_name, ".gguf");
+
+    return !strncmp(d->d_name, PREFIX, strlen(PREFIX)) && end && (!end[5] || !strcmp(end + 5, ".inp"));
 }
 
 void score_ggml_vocab(struct score *s, const char *folder)
 {
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        check_name(s, folder, names[i]);
+    char path[4096], last[NAME_MAX + 1] = "";
+    struct dirent **list;
+    int n;
+
+    snprintf(path, sizeof path, "%s/" FOLDER, folder);
+    n = scandir(path, &list, is_one, alphasort);
+    for (int i = 0; i < n; i++) {
+        char *name = list[i]->d_name + strlen(PREFIX);
+
+        *strstr(name, ".gguf") = 0;
+        if (strcmp(name, last))
+            check_name(s, folder, name);
+        snprintf(last, sizeof last, "%s", name);
+        free(list[i]);
+    }
+    if (n >= 0)
+        free(list);
 }
