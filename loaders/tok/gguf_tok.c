@@ -13,6 +13,7 @@ static const struct row {
     const char *model;
     int (*read)(struct gguf_tok *g);
 } rows[] = {
+    { "bert", gguf_tok_bert },
     { "gpt2", gguf_tok_bpe },
     { "llama", gguf_tok_spm },
     { "t5", gguf_tok_t5 },

@@ -181,6 +181,28 @@ Test(gguf_kinds, a_map_of_characters_that_does_not_fit_is_refused)
     cr_expect(strstr(err_text(&err), "precompiled_charsmap") != NULL, "%s", err_text(&err));
 }
 
+Test(gguf_kinds, bert_is_word_piece_again)
+{
+    static const char *const tokens[] = { "[PAD]", "[UNK]", "[CLS]", "[SEP]", MARK "hello", MARK "wor", "ld", MARK "!" };
+    static const int32_t types[] = { 3, 3, 3, 3, 1, 1, 1, 1 };
+    struct gguf_build b = GGUF_BUILD_INIT;
+    CLEANUP(tokenizer_close) struct tokenizer *t = NULL;
+    size_t n;
+
+    gguf_build_str(&b, "tokenizer.ggml.model", "bert");
+    gguf_build_strs(&b, "tokenizer.ggml.tokens", tokens, 8);
+    gguf_build_i32s(&b, "tokenizer.ggml.token_type", types, 8);
+    gguf_build_u32(&b, "tokenizer.ggml.unknown_token_id", 1);
+    gguf_build_u32(&b, "tokenizer.ggml.cls_token_id", 2);
+    gguf_build_u32(&b, "tokenizer.ggml.seperator_token_id", 3);
+    t = opened(b);
+    SAME(ids_of(t, "Hello, WORLD!", false), "4 1 5 6 7");
+    SAME(ids_of(t, "[SEP]", true), "3");
+    cr_expect(eq(i32, tokenizer_prefix(t, &n)[0], 2));
+    cr_expect(eq(i32, tokenizer_suffix(t, &n)[0], 3));
+    SAME(text_of(t, (int32_t[]){ 2, 4, 5, 6, 7, 3 }, 6), "hello world!");
+}
+
 /* llama.cpp has no list of ids for this one: the text must come back. */
 Test(gguf_kinds, baichuan_gives_every_text_back)
 {
