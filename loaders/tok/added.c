@@ -227,10 +227,14 @@ bool added_next(const struct added *a, const char *text, size_t len, struct adde
             i = end - 1;
             continue;
         }
-        if (t->lstrip && start > c->done)
-            start = space_before(text, c->done, start);
+        if (t->lstrip)
+            start = start > c->done ? space_before(text, c->done, start) : c->done;
         if (t->rstrip)
             end = space_after(text, len, end);
+        if (start >= end) {                     /* of white space, and all given away: it is nothing, as in Hugging Face's */
+            i = c->at - 1;
+            continue;
+        }
         c->done = end;
         *ret = (struct added_match){ start, end, t->id };
         return true;
