@@ -23,6 +23,11 @@ enum { MAX_DEPTH = 64, MAX_REPEAT = 65535, MAX_OUT = 1 << 20, NAME = 64 };
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"           \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Outside a class their table of Latin-1 counts, in which superscripts and fractions are of words. */
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+/* What got the property in Unicode 15 and 16; an older PCRE2 has that of 14. */
+#define ALPHABETIC "\\p{Alphabetic}\\x{363}-\\x{36f}\\x{c04}\\x{f82}\\x{f83}\\x{1dd3}-\\x{1de6}\\x{11080}\\x{11081}"
+#define LOWERCASE "\\p{Lowercase}\\x{10fc}\\x{a7f2}-\\x{a7f4}\\x{ab69}"
 #define HEX "0-9A-Fa-f"
 #define NOT_HEX "\\x{0}-\\x{2f}\\x{3a}-\\x{40}\\x{47}-\\x{60}\\x{67}-\\x{10ffff}"
 
@@ -86,9 +91,9 @@ static const char *const categories[] = {
 
 /* Names in small letters without spaces, hyphens and underscores, and what stands for them inside a class. */
 static const struct { const char *name, *inside; } properties[] = {
-    { "alnum", "\\p{Alphabetic}\\p{Nd}" },
-    { "alpha", "\\p{Alphabetic}" },
-    { "alphabetic", "\\p{Alphabetic}" },
+    { "alnum", ALPHABETIC "\\p{Nd}" },
+    { "alpha", ALPHABETIC },
+    { "alphabetic", ALPHABETIC },
     { "any", "\\x{0}-\\x{10ffff}" },
     { "ascii", "\\x{0}-\\x{7f}" },
     { "blank", "\\x{9}\\p{Zs}" },
@@ -107,8 +112,8 @@ static const struct { const char *name, *inside; } properties[] = {
     { "ideographic", "\\p{Ideographic}" },
     { "lc", "\\p{Lu}\\p{Ll}\\p{Lt}" },
     { "letter", "\\p{L}" },
-    { "lower", "\\p{Lowercase}" },
-    { "lowercase", "\\p{Lowercase}" },
+    { "lower", LOWERCASE },
+    { "lowercase", LOWERCASE },
     { "lowercaseletter", "\\p{Ll}" },
     { "mark", "\\p{M}" },
     { "mathsymbol", "\\p{Sm}" },
@@ -116,7 +121,7 @@ static const struct { const char *name, *inside; } properties[] = {
     { "nonspacingmark", "\\p{Mn}" },
     { "number", "\\p{N}" },
     { "otherletter", "\\p{Lo}" },
-    { "punct", "\\p{P}$+<=>\\x{5e}`|~" },
+    { "punct", "\\p{P}\\p{S}" },
     { "punctuation", "\\p{P}" },
     { "separator", "\\p{Z}" },
     { "space", SPACE },
@@ -506,9 +511,13 @@ static int rewrite_reference(struct rewrite *r, char kind)
 static int rewrite_escape(struct rewrite *r)
 {
     struct escape esc;
-    int e = take_escape(r, &esc), c;
+    int e, c;
 
-    if (e < 0)
+    if (take(r, "w") || take(r, "W")) {
+        buf_printf(&r->out, r->text[r->at - 1] == 'w' ? "[%s]" : "[^%s]", WORD_ALONE);
+        return 0;
+    }
+    if ((e = take_escape(r, &esc)) < 0)
         return e;
     if (e == 0) {
         if (esc.is_class)
@@ -519,8 +528,8 @@ static int rewrite_escape(struct rewrite *r)
     }
     c = r->text[r->at++];
     switch (c) {
-    case 'b': buf_adds(&r->out, "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"); return 0;
-    case 'B': buf_adds(&r->out, "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"); return 0;
+    case 'b': buf_adds(&r->out, "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))"); return 0;
+    case 'B': buf_adds(&r->out, "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))"); return 0;
     case 'R': buf_adds(&r->out, "(?>\\r\\n|[\\x{a}-\\x{d}\\x{85}\\x{2028}\\x{2029}])"); return 0;
     case 'A': case 'G': case 'Z': case 'z': buf_printf(&r->out, "\\%c", c); return 0;
     case 'k': case 'g':

@@ -96,6 +96,7 @@ Test(regex, classes_hold_classes_and_intersections)
     expect_matches("[a\\S]+", "a b\xC2\xA0" "c", "0-1 2-3 5-6");
     expect_matches("[[:alpha:]]+", "a1\xC3\xA9", "0-1 2-4");
     expect_matches("[[:^digit:]]+", "a1b", "0-1 2-3");
+    expect_matches("[[:punct:]]+", "a$-\xE2\x82\xAC", "1-6");
     expect_matches("[]a]+", "]a", "0-2");
     expect_matches("[a-]+", "a-b", "0-2");
     expect_matches("[\\d-x]+", "1-x", "0-3");
@@ -108,6 +109,8 @@ Test(regex, shorthands_are_those_of_the_other_engine)
     expect_matches("\\h+", "xAf0", "1-4");
     expect_matches("\\s", "\xE1\xA0\x8E \xE2\x80\xA8", "3-4 4-7");         /* U+180E is none */
     expect_matches("\\w+", "a_\xCC\x81-b", "0-4 5-6");                      /* U+0301 is one */
+    expect_matches("\\w|[^\\w]", "\xC2\xB2", "0-2");                        /* a superscript is one outside a class only */
+    expect_matches("[\\w]|\\W", "\xC2\xB2", "");
     expect_matches("\\b", "ab c", "0-0 2-2 3-3 4-4");
     expect_matches("\\B.", "ab", "1-2");
     expect_matches("\\d{1,3}(?=(?:\\d{3})*\\b)", "1234567", "0-1 1-4 4-7");
