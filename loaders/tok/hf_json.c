@@ -469,6 +469,8 @@ static int build_decoder(struct file *f)
     size_t n = f->decoder.n;
     int e;
 
+    if (n == 0)                         /* an empty sequence joins */
+        return 0;
     f->decoder.n = 0;
     e = decoder_new(f->decoder.steps, n, &f->t->decoder);
     if (e == 0)
@@ -500,6 +502,19 @@ static int build_post(struct file *f)
     return 0;
 }
 
+/* Whether no byte of a text is dropped, or is one unknown with its neighbours. */
+static bool has_all_bytes(const struct file *f)
+{
+    for (int i = 0; i < 256; i++) {
+        const char byte = (char)i;
+        int32_t id = f->raw ? vocab_find(f->t->vocab, &byte, 1) : -1;
+
+        if (id < 0 || vocab_kind(f->t->vocab, id) != TOK_NORMAL)
+            return false;
+    }
+    return true;
+}
+
 /* By how much a text may shrink before it is cut; 0: to nothing. */
 static size_t shrinks(const struct file *f)
 {
@@ -521,7 +536,7 @@ static size_t shrinks(const struct file *f)
     for (size_t i = 0; i < f->added.n; i++)
         if (f->added.tokens[i].lstrip || f->added.tokens[i].rstrip)
             return 0;
-    return f->raw ? by : 0;             /* a model of characters may drop them, or make one token of many that are unknown */
+    return has_all_bytes(f) ? by : 0;
 }
 
 static int build(struct file *f)

@@ -98,6 +98,13 @@ Test(hf, a_model_is_bpe_by_its_type_or_by_what_it_has)
     }
 }
 
+Test(hf, a_decoder_of_no_steps_joins)
+{
+    CLEANUP(tokenizer_close) struct tokenizer *t = opened("{" MODEL ",'decoder':{'type':'Sequence','decoders':[]}}", NULL);
+
+    expect_text(t, (int32_t[]){ 2, 3 }, 2, false, "abc");
+}
+
 Test(hf, the_other_models_open)
 {
     CLEANUP(tokenizer_close) struct tokenizer *unigram = opened("{'model':{'type':'Unigram','unk_id':0,'vocab':[['?',0],['a',-1],['b',-1.5],['ab',-2]]}}", NULL);
@@ -128,7 +135,44 @@ Test(hf, a_byte_level_vocabulary_is_held_as_bytes)
     expect_ids(t, "h h\xC3\xA9\xC3", true, "0 2 5 3");
     expect_text(t, (int32_t[]){ 2, 5, 3 }, 3, false, " h\xC3\xA9\xEF\xBF\xBD");
     cr_expect(zero(int, memcmp(tokenizer_token(t, 2, &len), " h", 2)));
-    cr_expect(eq(sz, tokenizer_longest(t), 3));
+    cr_expect(zero(sz, tokenizer_longest(t)));      /* most bytes have no token, so they are dropped */
+}
+
+/* A token a byte, and one of three. */
+static void add_all_bytes(struct buf *out)
+{
+    int next = 0x100;
+
+    for (int byte = 0; byte < 256; byte++) {
+        bool printed = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+
+        buf_printf(out, "'\\u%04x':%d,", printed ? byte : next, byte);
+        next += !printed;
+    }
+    buf_adds(out, "'ab':256,'abc':257");
+}
+
+Test(hf, the_longest_token_is_known_where_no_text_gets_lost)
+{
+    static const struct { const char *more; size_t longest; } cases[] = {
+        { "", 3 },
+        { ",'normalizer':{'type':'NFC'}", 9 },
+        { ",'normalizer':{'type':'Strip','strip_left':true,'strip_right':true}", 0 },
+        { ",'added_tokens':[" TOKEN(5, "<xyz>", false, false, NO_FLAGS) "]", 5 },
+        { ",'added_tokens':[" TOKEN(5, "<xyz>", false, false, "'single_word':false,'lstrip':true,'rstrip':false") "]", 0 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CLEANUP(tokenizer_close) struct tokenizer *t = NULL;
+        BUF_LOCAL file = BUF_INIT;
+
+        buf_adds(&file, "{'model':{'type':'BPE','merges':['a b','ab c'],'vocab':{");
+        add_all_bytes(&file);
+        buf_printf(&file, "}},'pre_tokenizer':" BYTE_LEVEL ",'decoder':" BYTE_LEVEL "%s}", cases[i].more);
+        t = opened(buf_str(&file), NULL);
+        expect_ids(t, "abc\xFF", true, "257 255");
+        cr_expect(eq(sz, tokenizer_longest(t), cases[i].longest), "%s", cases[i].more);
+    }
 }
 
 Test(hf, the_alphabet_is_kept_where_a_splitter_sees_it)
@@ -167,6 +211,17 @@ Test(hf, flags_of_added_tokens_count)
     expect_ids(t, "a <l> b", true, "0 5 1");
     expect_ids(t, "w aw", true, "6 0");
     expect_ids(t, "aNn", true, "0 7 7");            /* it is looked for as the normaliser leaves it */
+}
+
+Test(hf, what_white_space_another_token_has_swallowed_is_no_token_if_it_may_swallow_itself)
+{
+    CLEANUP(tokenizer_close) struct tokenizer *both = opened(
+        "{" MODEL ",'added_tokens':[" TOKEN(5, "  ", false, false, "'single_word':false,'lstrip':true,'rstrip':true") "]}", NULL);
+    CLEANUP(tokenizer_close) struct tokenizer *right = opened(
+        "{" MODEL ",'added_tokens':[" TOKEN(5, "  ", false, false, "'single_word':false,'lstrip':false,'rstrip':true") "]}", NULL);
+
+    expect_ids(both, "a    b", true, "0 5 1");
+    expect_ids(right, "a    b", true, "0 5 5 1");
 }
 
 Test(hf, a_token_that_is_added_twice_keeps_its_id_and_has_the_last_flags)
