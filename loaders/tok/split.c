@@ -307,30 +307,33 @@ static int scanned_piece(void *user, const char *piece, size_t len)
     return hand_on(s->at, s->text, start, start + len);
 }
 
-/* Step i on a piece that is not empty, and all behind it. */
-static int run_from(const struct run *r, size_t i, const char *text, size_t len, bool at_start)
+static int run_step(const struct split_step *s, const struct at *at, const char *text, size_t len)
 {
-    const struct split_step *s = &r->steps->steps[i];
-    const struct at at = { .run = r, .next = i + 1, .at_start = at_start };
-    struct join j = { .at = &at, .text = text, .behavior = s->behavior, .invert = s->invert };
+    struct join j = { .at = at, .text = text, .behavior = s->behavior, .invert = s->invert };
 
-    if (i == r->steps->n)
-        return r->fn(r->user, text, len);
     switch (s->op) {
     case SPLIT_PATTERN: return split_pattern(s, &j, len);
-    case SPLIT_SCAN: return s->scan->run(text, len, scanned_piece, &(struct scanned){ &at, text });
-    case SPLIT_PREFIX_SPACE: return prefix_space(&at, text, len);
-    case SPLIT_ALPHABET: return to_alphabet(&at, text, len);
-    case SPLIT_METASPACE: return split_metaspace(s, &at, text, len);
+    case SPLIT_SCAN: return s->scan->run(text, len, scanned_piece, &(struct scanned){ at, text });
+    case SPLIT_PREFIX_SPACE: return prefix_space(at, text, len);
+    case SPLIT_ALPHABET: return to_alphabet(at, text, len);
+    case SPLIT_METASPACE: return split_metaspace(s, at, text, len);
     case SPLIT_SPACE: return split_characters(s, is_space, &j, len);
     case SPLIT_PUNCTUATION: return split_characters(s, is_punctuation, &j, len);
     case SPLIT_DIGITS: return split_characters(s, is_number, &j, len);
     case SPLIT_CHARACTER: return split_characters(s, is_the_character, &j, len);
-    case SPLIT_WORDS: return split_words(&at, text, len);
-    case SPLIT_SCRIPTS: return split_scripts(&at, text, len);
-    case SPLIT_LENGTH: return split_length(s, &at, text, len);
+    case SPLIT_WORDS: return split_words(at, text, len);
+    case SPLIT_SCRIPTS: return split_scripts(at, text, len);
+    case SPLIT_LENGTH: return split_length(s, at, text, len);
     }
     return 0;
+}
+
+/* Step i on a piece that is not empty, and all behind it. */
+static int run_from(const struct run *r, size_t i, const char *text, size_t len, bool at_start)
+{
+    const struct at at = { .run = r, .next = i + 1, .at_start = at_start };
+
+    return i == r->steps->n ? r->fn(r->user, text, len) : run_step(&r->steps->steps[i], &at, text, len);
 }
 
 static int steps_run(const struct splitter *s, const char *text, size_t len, bool at_start, struct tok_scratch *scratch, piece_fn fn,
