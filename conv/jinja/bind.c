@@ -284,6 +284,18 @@ static void bind_list(struct binder *b, const struct list *l)
         bind_node(b, l->items[i]);
 }
 
+static _Noreturn void fail_at(struct binder *b, const struct node *n, const char *type, const char *what, const struct str *name, const char *rest)
+{
+    b->r->at = n;
+    raise_error(b->r, type, "%s'%.*s'%s", what, (int)name->len, name->text, rest);
+}
+
+static _Noreturn void loop_assigned(struct binder *b, const struct node *n)
+{
+    b->r->at = n;
+    raise_error(b->r, "TemplateAssertionError", "Can't assign to special loop variable in for-loop target");
+}
+
 static void bind_name(struct binder *b, struct node *n)
 {
     struct symbol *y = find(b, b->scope, b->scope->function, n->name.name_id, &n->name.ref);
@@ -294,6 +306,8 @@ static void bind_name(struct binder *b, struct node *n)
     }
     if (y->load == LOAD_CONTEXT && !n->name.store)
         b->t->names[n->name.name_id].read = true;
+    if (n->name.store && n->name.in_loop && str_is(n->name.name, "loop"))
+        loop_assigned(b, n);
     if (n->name.store && b->top)
         n->name.export_ = y;
 }
@@ -359,8 +373,13 @@ static void bind_macro(struct binder *b, struct macro_def *d)
 
     d->function = function_new(b);
     o = scope_open(b, &d->scope, d->function, b->scope);
-    for (uint32_t i = 0; i < d->n_params; i++)
-        param(b, d->params[i].name->name.name, d->params[i].name->name.name_id);
+    for (uint32_t i = 0; i < d->n_params; i++) {
+        struct node *name = d->params[i].name;
+
+        if (own(b->scope, name->name.name_id))
+            fail_at(b, name, "SyntaxError", "duplicate argument ", name->name.name, " in function definition");
+        param(b, name->name.name, name->name.name_id);
+    }
     for (uint32_t i = 0; i < d->n_params; i++)
         collect(b, d->params[i].def);
     for (int i = CALLER; i <= VARARGS; i++)
@@ -404,11 +423,8 @@ static void bind_for(struct binder *b, struct node *n)
     struct outside o;
     struct function *f = NULL;
 
-    if (names_loop(n->for_.target)) {
-        b->r->pos = n->pos;
-        b->r->has_pos = true;
-        raise_error(b->r, "TemplateAssertionError", "Can't assign to special loop variable in for-loop target");
-    }
+    if (names_loop(n->for_.target))
+        loop_assigned(b, n);
     bind_node(b, n->for_.iter);
     if (n->for_.recursive)
         f = n->for_.function = function_new(b);
@@ -444,8 +460,8 @@ static void bind_block(struct binder *b, struct node *n)
     o = scope_open(b, &n->block.scope, NULL, b->scope);
     collect_list(b, &n->block.body);
     bind_list(b, &n->block.body);
-    scope_close(b, o);
     bind_node(b, n->block.filter);
+    scope_close(b, o);
 }
 
 static void bind_with(struct binder *b, struct node *n)
@@ -474,13 +490,6 @@ static void bind_named_block(struct binder *b, struct node *n)
     collect_list(b, &n->named_block.body);
     bind_list(b, &n->named_block.body);
     scope_close(b, o);
-}
-
-static _Noreturn void unknown(struct binder *b, const struct node *n, const char *what, const struct str *name)
-{
-    b->r->pos = n->pos;
-    b->r->has_pos = true;
-    raise_error(b->r, "TemplateAssertionError", "No %s named '%.*s'.", what, (int)name->len, name->text);
 }
 
 static void bind_node(struct binder *b, struct node *n)
@@ -524,13 +533,13 @@ static void bind_node(struct binder *b, struct node *n)
         bind_node(b, n->filter.of);
         bind_args(b, &n->filter.args);
         if (!n->filter.filter && !b->soft)
-            unknown(b, n, "filter", n->filter.name);
+            fail_at(b, n, "TemplateAssertionError", "No filter named ", n->filter.name, ".");
         break;
     case N_TEST:
         bind_node(b, n->test.of);
         bind_args(b, &n->test.args);
         if (!n->test.test && !b->soft)
-            unknown(b, n, "test", n->test.name);
+            fail_at(b, n, "TemplateAssertionError", "No test named ", n->test.name, ".");
         break;
     case N_IF:
         b->soft = true;

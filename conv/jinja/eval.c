@@ -200,6 +200,10 @@ static NOINLINE void surplus(struct rt *r, struct activation *a, const struct ma
             dict_set(r, kw, v_str(args->names[i]), args->named[i]);
         a->slots[d->kwargs->slot] = (struct val){ .t = V_DICT, .d = kw };
     } else if (args->n_named) {
+        for (uint32_t i = 0; i < args->n_named; i++)
+            if (str_is(args->names[i], "caller"))
+                raise_error(r, "TypeError", "macro %s%.*s%s was invoked with two values for the special caller argument. "
+                            "This is most likely a bug.", quote, (int)name.s->len, name.s->text, quote);
         raise_error(r, "TypeError", "macro %s%.*s%s takes no keyword argument '%.*s'", quote, (int)name.s->len, name.s->text, quote,
                     (int)args->names[0]->len, args->names[0]->text);
     }
@@ -245,7 +249,7 @@ static NOINLINE struct activation *macro_args(struct rt *r, const struct macro *
         if (to->t == V_MISSING && d->params[i].def)
             *to = eval(r, a, d->params[i].def);
         else if (to->t == V_MISSING)
-            *to = v_hint(r, "parameter was not provided");
+            *to = v_hint(r, d->params[i].hint);
     }
     return a;
 }

@@ -3,6 +3,8 @@
  */
 #include "conv/jinja/value.h"
 
+#include "base/unicode.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -83,26 +85,30 @@ static struct val fresh_list(struct rt *r, struct val v)
     return copy;
 }
 
-/* The key of sort: one attribute, or a list of those between commas. */
+static struct val plain_key(struct rt *r, struct val item, struct val attribute, bool fold)
+{
+    item = path_get(r, item, attribute, v_missing());
+    return fold ? lower_key(r, item) : item;
+}
+
+/* The key of sort: a list, of one attribute or of those between commas. (Equal items of a list are not asked for order.) */
 static struct val sort_key(struct rt *r, struct val item, struct val attribute, bool fold)
 {
     struct grow g = { 0 };
     size_t from = 0;
 
-    if (attribute.t != V_STR || !memchr(attribute.s->text, ',', attribute.s->len)) {
-        item = path_get(r, item, attribute, v_missing());
-        return fold ? lower_key(r, item) : item;
-    }
-    for (;;) {
+    if (attribute.t != V_STR)
+        grow_add(r, &g, plain_key(r, item, attribute, fold));
+    while (attribute.t == V_STR) {
         const char *comma = memchr(attribute.s->text + from, ',', attribute.s->len - from);
         size_t to = comma ? (size_t)(comma - attribute.s->text) : attribute.s->len;
-        struct val v = path_get(r, item, v_str(str_sub(r, attribute.s, from, to)), v_missing());
 
-        grow_add(r, &g, fold ? lower_key(r, v) : v);
+        grow_add(r, &g, plain_key(r, item, v_str(str_sub(r, attribute.s, from, to)), fold));
         if (!comma)
-            return grow_take(r, &g, V_LIST);
+            break;
         from = to + 1;
     }
+    return grow_take(r, &g, V_LIST);
 }
 
 FILTER(do_sort)
@@ -171,9 +177,9 @@ static struct val extreme(struct rt *r, struct val v, const struct val *p, bool 
     iter_init(r, &it, v);
     if (!iter_next(r, &it, &best))
         return v_hint(r, "No aggregated item, sequence was empty.");
-    best_key = sort_key(r, best, p[1], !flag(r, p[0]));
+    best_key = plain_key(r, best, p[1], !flag(r, p[0]));
     while (iter_next(r, &it, &item)) {
-        key = sort_key(r, item, p[1], !flag(r, p[0]));
+        key = plain_key(r, item, p[1], !flag(r, p[0]));
         if (largest ? compare(r, key, best_key, ">") == 1 : compare(r, key, best_key, "<") < 0) {
             best = item;
             best_key = key;
@@ -326,7 +332,7 @@ static bool unique_next(struct rt *r, struct gen *g, struct val *ret)
     struct dict *seen = (struct dict *)g->p;
 
     while (iter_next(r, &g->src, ret)) {
-        struct val key = sort_key(r, *ret, g->a, g->flag);
+        struct val key = plain_key(r, *ret, g->a, g->flag);
 
         if (dict_get(r, seen, key))
             continue;
@@ -367,17 +373,28 @@ FILTER(do_items)
     return g;
 }
 
+/* A batch ends when the item behind it comes, and only then is its length looked at. */
 static bool batch_next(struct rt *r, struct gen *g, struct val *ret)
 {
     struct grow l = { 0 };
     struct val item;
 
-    while (l.n < (uint64_t)g->a.i && iter_next(r, &g->src, &item))
+    if (given(g->c))
+        grow_add(r, &l, g->c);
+    g->c = v_missing();
+    while (iter_next(r, &g->src, &item)) {
+        if (equal(r, v_int(l.n), g->a)) {
+            g->c = item;
+            *ret = grow_take(r, &l, V_LIST);
+            return true;
+        }
         grow_add(r, &l, item);
+    }
     if (l.n == 0)
         return false;
-    while (l.n < (uint64_t)g->a.i && given(g->b) && g->b.t != V_NONE)
-        grow_add(r, &l, g->b);
+    if (given(g->b) && g->b.t != V_NONE)
+        while (compare(r, v_int(l.n), g->a, "<") < 0)
+            grow_add(r, &l, g->b);
     *ret = grow_take(r, &l, V_LIST);
     return true;
 }
@@ -386,9 +403,7 @@ FILTER(do_batch)
 {
     struct val g = v_gen(r, batch_next, v);
 
-    g.gen->a = v_int(to_int64(r, p[0], ""));
-    if (g.gen->a.i < 1)
-        g.gen->a.i = 1;
+    g.gen->a = p[0];
     g.gen->b = p[1];
     return g;
 }
@@ -396,11 +411,15 @@ FILTER(do_batch)
 static bool slice_next(struct rt *r, struct gen *g, struct val *ret)
 {
     const struct seq *s = g->p;
-    int64_t slices = g->a.i, i = g->c.i++, each = s->n / slices, more = s->n % slices, from, to;
+    int64_t slices = g->a.i, i = g->c.i++, each, more, from, to;
     struct grow l = { 0 };
 
+    if (slices == 0)
+        raise_error(r, "ZeroDivisionError", "integer division or modulo by zero");
     if (i >= slices)
         return false;
+    each = s->n / slices;
+    more = s->n % slices;
     from = i * each + (i < more ? i : more);
     to = from + each + (i < more);
     for (int64_t k = from; k < to; k++)
@@ -416,8 +435,6 @@ FILTER(do_slice)
     struct val list = to_list(r, v), g = v_gen(r, slice_next, list);
 
     g.gen->a = v_int(to_int64(r, p[0], ""));
-    if (g.gen->a.i == 0)
-        raise_error(r, "ZeroDivisionError", "integer division or modulo by zero");
     g.gen->b = p[1];
     g.gen->c = v_int(0);
     g.gen->p = list.seq;
@@ -443,6 +460,8 @@ FILTER(do_reverse)
 
     if (v.t == V_STR)
         return slice(r, v, back);
+    if (!iterable(v))
+        raise_error(r, "FilterArgumentError", "argument must be iterable");
     list = to_list(r, v);
     if (v.t == V_GEN)
         return slice(r, list, back);
@@ -517,6 +536,8 @@ FILTER(do_attr)
     struct val ret;
     struct str *name = to_str(r, p[0]);
 
+    if (v.t == V_UNDEF)
+        raise_undefined(r, v);
     return own_attribute(r, v, name, &ret) ? ret : v_undef_attr(r, v, v_str(name));
 }
 
@@ -524,8 +545,6 @@ FILTER(do_attr)
 
 FILTER(do_abs)
 {
-    if (v.t == V_UNDEF)
-        raise_undefined(r, v);
     if (v.t == V_FLOAT)
         return v_float(fabs(v.f));
     if (!is_int(v))
@@ -533,7 +552,7 @@ FILTER(do_abs)
     return int_negative(v) ? int_neg(r, v) : v.t == V_BOOL ? v_int(v.i) : v;
 }
 
-/* A number's text without spaces and underscores between digits; NULL: misplaced ones, or too long. Freed with the pool. */
+/* A number's text in ASCII, without spaces around it and underscores between digits; NULL: it is none, or too long. */
 static char *number_text(struct rt *r, struct str *s)
 {
     struct str *cut = str_strip(r, s, NULL, true, true).s;
@@ -543,13 +562,16 @@ static char *number_text(struct rt *r, struct str *s)
     if (cut->len > 5000)
         return NULL;
     text = mem(r, cut->len + 1);
-    for (size_t i = 0; i < cut->len; i++) {
-        if (cut->text[i] != '_') {
-            text[n++] = cut->text[i];
-            continue;
-        }
-        if (i == 0 || i + 1 == cut->len || cut->text[i - 1] == '_' || cut->text[i + 1] == '_')
+    for (size_t at = 0; at < cut->len; ) {
+        size_t here = at;
+        uint32_t c = utf8_next(cut->text, cut->len, &at);
+
+        if (c == '_' && (here == 0 || at == cut->len || cut->text[here - 1] == '_' || cut->text[at] == '_'))
             return NULL;
+        if (c >= 0x80 && unicode_decimal_value(c) < 0)
+            return NULL;
+        if (c != '_')
+            text[n++] = c < 0x80 ? (char)c : (char)('0' + unicode_decimal_value(c));
     }
     text[n] = '\0';
     return text;
@@ -665,8 +687,6 @@ FILTER(do_round)
     }
     if (!method)
         raise_error(r, "FilterArgumentError", "method must be common, ceil or floor");
-    if (v.t == V_UNDEF)
-        raise_undefined(r, v);
     if (!is_number(v))
         raise_error(r, "TypeError", "type %s doesn't define __round__ method", type_name(v));
     if (*method != 'c' || method[1] != 'o') {

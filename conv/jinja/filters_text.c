@@ -140,6 +140,8 @@ FILTER(do_indent)
     else
         spaces(r, given(p[0]) ? to_int64(r, p[0], "") : 4);
     with = out_take(r, m);
+    if (v.t == V_UNDEF)
+        raise_undefined(r, v);
     if (v.t != V_STR)
         raise_error(r, "TypeError", "unsupported operand type(s) for +=: '%s' and 'str'", type_name(v));
     lines = binary(r, OP_ADD, v_str(s), v_str(str_view(r, newline, 1, true)));
@@ -239,6 +241,8 @@ FILTER(do_wordwrap)
     struct mark m;
     struct val lines;
 
+    if (v.t == V_UNDEF)
+        raise_undefined(r, v);
     if (width < 1)
         raise_error(r, "ValueError", "invalid width %lld (must be > 0)", (long long)width);
     lines = call_value(r, get_attr(r, v_str(s), str_view(r, "splitlines", 10, true)), &(struct args){ 0 });
@@ -320,6 +324,8 @@ FILTER(do_xmlattr)
     struct mark m = out_mark(r);
     bool any = false;
 
+    if (v.t == V_UNDEF)
+        raise_undefined(r, v);
     if (v.t != V_DICT)
         raise_error(r, "AttributeError", "'%s' object has no attribute 'items'", type_name(v));
     for (uint32_t i = 0; i < v.d->n; i++) {
@@ -330,7 +336,7 @@ FILTER(do_xmlattr)
             continue;
         for (uint32_t k = 0; k < key->len; k++)
             if (strchr(" \t\n\r\f\v/>=", key->text[k]))
-                raise_error(r, "ValueError", "Invalid character in attribute name");
+                raise_error(r, "ValueError", "Invalid character in attribute name: '%.*s'", (int)key->len, key->text);
         if (any || !given(p[0]) || truth(r, p[0]))
             out_adds(r, " ");
         any = true;

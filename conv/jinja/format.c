@@ -320,7 +320,16 @@ static struct str *number_text(struct rt *r, struct val v, const struct spec *f,
         if (*ret_negative)
             v = int_neg(r, v);
         if (strchr("diu", type)) {
+            size_t from = r->out.len;
+            struct str *digits;
+
             int_out(r, v.t == V_BOOL ? v_int(v.i) : v);
+            if ((int64_t)(r->out.len - from) < f->precision) {
+                digits = out_take(r, m);
+                m = out_mark(r);
+                pad(r, '0', f->precision - digits->len, true);
+                out_str(r, digits);
+            }
         } else {
             int base = type == 'o' ? 8 : type == 'b' ? 2 : 16;
             char *digits = mem(r, 16384);
@@ -331,6 +340,7 @@ static struct str *number_text(struct rt *r, struct val v, const struct spec *f,
                 int_divmod(r, v, v_int(base), &v, &rem);
                 digits[--at] = (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[rem.i];
             } while (int_compare(v, v_int(0)) != 0 && at > 0);
+            pad(r, '0', f->precision - (int64_t)(16384 - at), true);
             out_add(r, digits + at, 16384 - at, true);
         }
         return out_take(r, m);
@@ -697,6 +707,8 @@ static void format_value(struct rt *r, struct val v, struct str *spec_text)
         f.type = 'g';
     if (v.t == V_FLOAT && f.type && !strchr("eEfFgG%n", f.type))
         raise_error(r, "ValueError", "Unknown format code '%c' for object of type 'float'", f.type);
+    if (is_int(v) && f.precision >= 0 && strchr("dbouxX", f.type))
+        raise_error(r, "ValueError", "Precision not allowed in integer format specifier");
     if (!f.type || strchr("dbouxXeEfFgGn%", f.type)) {
         if (!f.align)
             f.align = '>';
@@ -730,8 +742,7 @@ static struct val format_field(struct rt *r, struct str *field, struct braces *b
         size_t digit = 0;
 
         if ((manual && b->automatic > 0) || (!manual && b->manual))
-            raise_error(r, "ValueError", manual ? "cannot switch from automatic field numbering to manual field specification"
-                                                : "cannot switch from manual field specification to automatic field numbering");
+            raise_error(r, "ValueError", "cannot switch from manual field specification to automatic field numbering");
         b->manual = manual;
         if (manual)
             cut_number(r, first, &digit, &index);
@@ -766,13 +777,9 @@ static struct val format_field(struct rt *r, struct str *field, struct braces *b
             if (all_digits(key))
                 cut_number(r, key, &digit, &index);
             v = get_item(r, v, all_digits(key) ? v_int(index) : v_str(key));
-            if (v.t == V_UNDEF && v.u->kind == UNDEF_ATTRIBUTE)
-                raise_error(r, "KeyError", "'%.*s'", (int)key->len, key->text);
         } else {
             v = get_attr(r, v, key);
         }
-        if (v.t == V_UNDEF)
-            raise_undefined(r, v);
     }
     return v;
 }
@@ -822,9 +829,13 @@ static void braces_field(struct rt *r, struct str *s, size_t *at, struct braces 
         v = v_str(str_plain(r, to_str(r, v)));
     else if (conversion)
         raise_error(r, "ValueError", "Unknown conversion specifier %c", conversion);
-    if (s->markup && level == 0)
-        v = v_str(escape(r, v));
+    if (!s->markup || level > 0 || (v.t == V_STR && v.s->markup)) {
+        format_value(r, v, spec);
+        return;
+    }
+    m = out_mark(r);
     format_value(r, v, spec);
+    out_escaped(r, out_take(r, m));
 }
 
 static void braces_text(struct rt *r, struct str *s, struct braces *b, int level)

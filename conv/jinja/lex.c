@@ -124,6 +124,8 @@ static bool lex_raw(struct lexer *x, size_t tag, size_t content, struct tok *ret
     for (; end < x->len; end++)
         if (x->s[end] == '{' && at_text(x, end, "{%") && (next = raw_end(x, end)) != 0)
             break;
+    if (content == x->len)              /* as jinja2 has it: nothing was opened */
+        return false;
     if (!next)
         syntax_error(x->r, (uint32_t)tag, "Missing end of raw directive");
     stop = text_end(x, content, end, false);

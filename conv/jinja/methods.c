@@ -144,6 +144,8 @@ static struct val dict_method(struct rt *r, int id, struct val self, const struc
 {
     struct val p[MAX_PARAMS], *found;
 
+    if (a->n_named)
+        raise_error(r, "TypeError", "dict.%s() takes no keyword arguments", method_name(id));
     switch (id) {
     case METHOD_GET:
         bind(r, "get", "key default", 1, a, p);

@@ -48,7 +48,7 @@ static struct val add(struct rt *r, struct val a, struct val b)
         return concat_text(r, a.s, b.s);
     if ((a.t == V_LIST || a.t == V_TUPLE) && a.t == b.t)
         return concat_seq(r, a, b);
-    if (a.t == V_STR || a.t == V_LIST || a.t == V_TUPLE)
+    if ((a.t == V_STR && !a.s->markup) || a.t == V_LIST || a.t == V_TUPLE)
         raise_error(r, "TypeError", "can only concatenate %s (not \"%s\") to %s", type_name(a), type_name(b), type_name(a));
     unsupported(r, OP_ADD, a, b);
 }
@@ -130,6 +130,15 @@ static double float_mod(double a, double b)
     return m == 0 ? copysign(0, b) : m;
 }
 
+static double float_floor(double a, double b)
+{
+    double div = (a - float_mod(a, b)) / b, whole = floor(div);
+
+    if (div == 0)
+        return copysign(0, a / b);
+    return div - whole > 0.5 ? whole + 1 : whole;
+}
+
 static struct val float_op(struct rt *r, enum op op, double a, double b)
 {
     switch (op) {
@@ -143,7 +152,7 @@ static struct val float_op(struct rt *r, enum op op, double a, double b)
     case OP_FLOORDIV:
         if (b == 0)
             raise_error(r, "ZeroDivisionError", "float floor division by zero");
-        return v_float(floor((a - float_mod(a, b)) / b + 0.5 * (isfinite(a) && isfinite(b) ? 1e-9 : 0)));
+        return v_float(float_floor(a, b));
     default:
         if (b == 0)
             raise_error(r, "ZeroDivisionError", "float modulo");

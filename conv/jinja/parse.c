@@ -172,6 +172,7 @@ static struct node *name_node(struct parser *p, const struct tok *t, bool store)
     n->name.store = store;
     *u = (struct undef){ .kind = UNDEF_NAME, .name = v_str(n->name.name) };
     n->name.undef = u;
+    n->name.in_loop = p->n_loops > 0;
     if (store)
         return n;
     if (p->macro) {
@@ -936,6 +937,15 @@ static struct node *parse_with(struct parser *p, uint32_t pos)
     return n;
 }
 
+static const char *param_hint(struct parser *p, const struct str *name)
+{
+    size_t size = name->len + 32;
+    char *hint = mem(p->r, size);
+
+    snprintf(hint, size, "parameter '%.*s' was not provided", (int)name->len, name->text);
+    return hint;
+}
+
 static void parse_signature(struct parser *p, struct macro_def *d)
 {
     uint32_t cap = 0;
@@ -953,7 +963,8 @@ static void parse_signature(struct parser *p, struct macro_def *d)
             d->params = more;
             cap = cap ? cap * 2 : 4;
         }
-        d->params[d->n_params] = (struct param){ name_target(p), NULL };
+        d->params[d->n_params] = (struct param){ .name = name_target(p) };
+        d->params[d->n_params].hint = param_hint(p, d->params[d->n_params].name->name.name);
         if (skip(p, T_ASSIGN)) {
             d->params[d->n_params].def = parse_expression(p);
             defaults = true;
@@ -990,7 +1001,7 @@ static void macro_body(struct parser *p, struct macro_def *d, const char *const 
         names.seq->items[i] = v_str(name);
         if (str_is(name, "caller")) {
             d->explicit_caller = true;
-            if (!d->params[i].def)
+            if (!d->params[i].def && d->uses_caller)
                 syntax_error(p->r, d->params[i].name->pos,
                              "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a default.");
         }
@@ -1072,6 +1083,19 @@ static struct node *parse_print(struct parser *p, uint32_t pos)
     return n;
 }
 
+static _Noreturn __attribute__((format(printf, 3, 4))) void assertion_error(struct parser *p, uint32_t pos, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    p->r->pos = pos;
+    p->r->has_pos = true;
+    raise_error(p->r, "TemplateAssertionError", "%s", text);
+}
+
 static struct node *parse_named_block(struct parser *p, uint32_t pos)
 {
     struct node *n = node(p, N_BLOCK, pos);
@@ -1082,7 +1106,7 @@ static struct node *parse_named_block(struct parser *p, uint32_t pos)
     expect(p, T_NAME);
     name = name_text(p, &t);
     if (dict_get_str(p->blocks, name))
-        syntax_error(p->r, t.pos, "block '%.*s' defined twice", (int)name->len, name->text);
+        assertion_error(p, t.pos, "block '%.*s' defined twice", (int)name->len, name->text);
     dict_set(p->r, p->blocks, v_str(name), v_none());
     n->named_block.scoped = skip_name(p, "scoped");
     skip_name(p, "required");
@@ -1125,6 +1149,8 @@ static struct node *parse_noloader(struct parser *p, uint32_t pos, const char *t
     } else if (strcmp(tag, "from") == 0) {
         if (!skip_name(p, "import"))
             unexpected(p, "import");
+        if (p->cur.t == T_BLOCK_END)
+            unexpected(p, "name");
         while (p->cur.t != T_BLOCK_END && !at_name(p, "with") && !at_name(p, "without")) {
             struct tok t = p->cur;
 

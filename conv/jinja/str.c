@@ -286,7 +286,7 @@ struct val str_split_space(struct rt *r, struct str *s, int64_t max)
             break;
         from = at;
         if (max >= 0 && g.n >= (uint64_t)max) {
-            grow_add(r, &g, str_strip(r, str_sub(r, s, from, s->len), NULL, false, true));
+            grow_add(r, &g, v_str(str_sub(r, s, from, s->len)));
             break;
         }
         for (next = at; at < s->len && !str_is_space(utf8_next(s->text, s->len, &next)); at = next)
@@ -321,7 +321,7 @@ static struct val rsplit_space(struct rt *r, struct str *s, int64_t max)
             break;
         to = at;
         if (max >= 0 && g.n >= (uint64_t)max) {
-            grow_add(r, &g, str_strip(r, str_sub(r, s, 0, to), NULL, true, false));
+            grow_add(r, &g, v_str(str_sub(r, s, 0, to)));
             break;
         }
         for (next = at; at > 0 && !str_is_space(utf8_before(s->text, &next)); at = next)
@@ -709,6 +709,8 @@ struct val str_method(struct rt *r, int id, struct str *s, const struct args *a)
         return format_braces(r, s, a);
     for (int i = 0; i < MAX_PARAMS; i++)
         p[i] = v_missing();
+    if (a->n_named && id != METHOD_SPLIT && id != METHOD_RSPLIT && id != METHOD_SPLITLINES && id != METHOD_EXPANDTABS && id != METHOD_ENCODE)
+        raise_error(r, "TypeError", "str.%s() takes no keyword arguments", method_name(id));
     bind(r, method_name(id), names, required, a, p);
     if (asks(id, s, &answer))
         return v_bool(answer);

@@ -54,7 +54,7 @@ struct call_args {
     struct node *star, *star_star;
 };
 
-struct param { struct node *name; struct node *def; };     /* def: NULL without a default */
+struct param { struct node *name; struct node *def; const char *hint; };      /* def: NULL without a default; hint: what is said then */
 struct macro_def {
     struct str *name;
     struct param *params; uint32_t n_params;
@@ -75,7 +75,7 @@ struct node {
     uint32_t pos;                   /* byte of the source */
     union {
         struct val value;                                                   /* CONST */
-        struct { struct str *name; uint32_t name_id; struct ref ref; struct undef *undef; struct symbol *export_; bool store; } name;
+        struct { struct str *name; uint32_t name_id; struct ref ref; struct undef *undef; struct symbol *export_; bool store, in_loop; } name;
         struct { struct node **items; uint32_t n; bool constant; } items;   /* TUPLE, LIST, CONCAT, OUTPUT; DICT: key, value, … */
         struct { struct node *a, *b, *c; } x;                               /* COND test, yes, no; BINARY; AND; OR; NOT; ITEM; SLICE */
         struct { struct node *first; struct compare_part *parts; uint32_t n; } compare;
