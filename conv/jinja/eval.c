@@ -86,9 +86,9 @@ static NOINLINE void unpack(struct rt *r, struct activation *a, const struct nod
     struct val list;
 
     r->at = target;
-    if (!iterable(v))
-        raise_error(r, "TypeError", "cannot unpack non-iterable %s object", type_name(v));
-    list = to_list(r, v);
+    if (!val_iterable(v))
+        raise_error(r, "TypeError", "cannot unpack non-iterable %s object", val_type(v));
+    list = val_list(r, v);
     if (list.seq->n > n)
         raise_error(r, "ValueError", "too many values to unpack (expected %u)", n);
     if (list.seq->n < n)
@@ -128,12 +128,12 @@ static void args_init(struct rt *r, struct args *args, uint32_t n, uint32_t n_na
 static NOINLINE void eval_star_args(struct rt *r, struct activation *a, const struct call_args *c, struct args *args)
 {
     struct args more;
-    struct val star = c->star ? to_list(r, eval(r, a, c->star)) : v_seq(r, V_LIST, 0);
+    struct val star = c->star ? val_list(r, eval(r, a, c->star)) : v_seq(r, V_LIST, 0);
     struct val stars = c->star_star ? eval(r, a, c->star_star) : v_none();
     uint32_t n_named = 0;
 
     if (stars.t != V_NONE && stars.t != V_DICT)
-        raise_error(r, "TypeError", "argument after ** must be a mapping, not %s", type_name(stars));
+        raise_error(r, "TypeError", "argument after ** must be a mapping, not %s", val_type(stars));
     n_named = stars.t == V_DICT ? stars.d->n : 0;
     args_init(r, &more, args->n + star.seq->n, args->n_named + n_named);
     if (args->n)
@@ -281,7 +281,7 @@ static struct val loop_call(struct rt *r, struct loop *l, const struct args *arg
 
     if (!l->node->for_.recursive)
         raise_error(r, "TypeError", "The loop must have the 'recursive' marker to be called recursively.");
-    bind(r, "loop", "iterable", 1, args, p);
+    args_bind(r, "loop", "iterable", 1, args, p);
     if (++r->calls > r->limits.depth)
         depth_over(r);
     m = out_mark(r);
@@ -290,12 +290,12 @@ static struct val loop_call(struct rt *r, struct loop *l, const struct args *arg
     return out_take_val(r, m);
 }
 
-bool callable(struct val v)
+bool val_callable(struct val v)
 {
     return v.t == V_MACRO || v.t == V_METHOD || v.t == V_FUNC || v.t == V_LOOP || v.t == V_JOINER || v.t == V_UNDEF;
 }
 
-struct val call_value(struct rt *r, struct val f, const struct args *args)
+struct val val_call(struct rt *r, struct val f, const struct args *args)
 {
     step(r, 1);
     switch ((enum vtype)f.t) {
@@ -310,7 +310,7 @@ struct val call_value(struct rt *r, struct val f, const struct args *args)
         }
         return v_str(f.joiner->sep);
     case V_UNDEF: raise_undefined(r, f);
-    default: raise_error(r, "TypeError", "'%s' object is not callable", type_name(f));
+    default: raise_error(r, "TypeError", "'%s' object is not callable", val_type(f));
     }
 }
 
@@ -327,7 +327,7 @@ static NOINLINE struct val eval_call(struct rt *r, struct activation *a, const s
         is_method = method_of(f->attr.method, object, &is_unsafe);
         r->at = f;
         if (!is_method || is_unsafe)
-            callee = get_attr(r, object, f->attr.name);
+            callee = val_attr(r, object, f->attr.name);
     } else {
         callee = eval(r, a, f);
     }
@@ -350,7 +350,7 @@ static NOINLINE struct val eval_call(struct rt *r, struct activation *a, const s
     step(r, 1);
     if (is_method && !is_unsafe)
         return method_call(r, f->attr.method, object, &args);
-    return call_value(r, callee, &args);
+    return val_call(r, callee, &args);
 }
 
 /* Expressions */
@@ -396,7 +396,7 @@ static NOINLINE struct val eval_compare(struct rt *r, struct activation *a, cons
     for (uint32_t i = 0; i < n->compare.n; i++) {
         right = eval(r, a, n->compare.parts[i].value);
         r->at = n;
-        v = binary(r, n->compare.parts[i].op, left, right);
+        v = val_binary(r, n->compare.parts[i].op, left, right);
         if (!v.b)
             break;
         left = right;
@@ -418,11 +418,11 @@ static NOINLINE struct val eval_item(struct rt *r, struct activation *a, const s
     if (n->x.b->kind == N_SLICE) {
         eval_slice_parts(r, a, n->x.b, part);
         r->at = n;
-        return slice(r, object, part);
+        return val_slice(r, object, part);
     }
     key = eval(r, a, n->x.b);
     r->at = n;
-    return get_item(r, object, key);
+    return val_item(r, object, key);
 }
 
 static NOINLINE struct val eval_filter(struct rt *r, struct activation *a, const struct node *n, struct val block)
@@ -464,7 +464,7 @@ static NOINLINE struct val eval_binary(struct rt *r, struct activation *a, const
     struct val left = eval(r, a, n->x.a), right = eval(r, a, n->x.b);
 
     r->at = n;
-    return binary(r, (enum op)n->op, left, right);
+    return val_binary(r, (enum op)n->op, left, right);
 }
 
 static NOINLINE struct val eval_attr(struct rt *r, struct activation *a, const struct node *n)
@@ -476,7 +476,7 @@ static NOINLINE struct val eval_attr(struct rt *r, struct activation *a, const s
         item = dict_get_str(v.d, n->attr.name);
         return item ? *item : v_undef_attr(r, v, v_str(n->attr.name));
     }
-    return get_attr(r, v, n->attr.name);
+    return val_attr(r, v, n->attr.name);
 }
 
 static NOINLINE struct val eval_unary(struct rt *r, struct activation *a, const struct node *n)
@@ -484,7 +484,7 @@ static NOINLINE struct val eval_unary(struct rt *r, struct activation *a, const 
     struct val v = eval(r, a, n->x.a);
 
     r->at = n;
-    return n->kind == N_NOT ? v_bool(!truth(r, v)) : negate(r, v, n->kind == N_POS);
+    return n->kind == N_NOT ? v_bool(!val_truth(r, v)) : val_negate(r, v, n->kind == N_POS);
 }
 
 static NOINLINE struct val eval_nested(struct rt *r, struct activation *a, const struct node *n)
@@ -495,17 +495,17 @@ static NOINLINE struct val eval_nested(struct rt *r, struct activation *a, const
     case N_TUPLE: case N_LIST: case N_DICT: return eval_items(r, a, n);
     case N_COND:
         v = eval(r, a, n->x.a);
-        if (truth(r, v))
+        if (val_truth(r, v))
             return eval(r, a, n->x.b);
         if (n->x.c)
             return eval(r, a, n->x.c);
         return v_hint(r, "the inline if-expression evaluated to false and no else section was defined.");
     case N_AND:
         v = eval(r, a, n->x.a);
-        return truth(r, v) ? eval(r, a, n->x.b) : v;
+        return val_truth(r, v) ? eval(r, a, n->x.b) : v;
     case N_OR:
         v = eval(r, a, n->x.a);
-        return truth(r, v) ? v : eval(r, a, n->x.b);
+        return val_truth(r, v) ? v : eval(r, a, n->x.b);
     case N_NOT: case N_NEG: case N_POS: return eval_unary(r, a, n);
     case N_BINARY: return eval_binary(r, a, n);
     case N_COMPARE: return eval_compare(r, a, n);
@@ -550,7 +550,7 @@ static bool loop_fetch(struct rt *r, struct loop *l, struct val *ret)
             return true;
         scope_enter(r, l->act, n->for_.test_scope);
         assign(r, l->act, n->for_.test_target, *ret);
-        if (truth(r, eval(r, l->act, n->for_.test)))
+        if (val_truth(r, eval(r, l->act, n->for_.test)))
             return true;
     }
     return false;
@@ -589,8 +589,8 @@ static int64_t loop_length(struct rt *r, struct loop *l)
 
     if (l->n >= 0)
         return l->n;
-    if (!l->node->for_.test && has_length(l->iterable))
-        return l->n = length(r, l->iterable);
+    if (!l->node->for_.test && val_has_length(l->iterable))
+        return l->n = val_length(r, l->iterable);
     while (loop_fetch(r, l, &v))
         grow_add(r, &g, v);
     l->tested = true;
@@ -642,7 +642,7 @@ struct val loop_method(struct rt *r, int id, struct loop *l, const struct args *
     v = v_seq(r, V_TUPLE, args->n);
     if (args->n)
         memcpy(v.seq->items, args->pos, args->n * sizeof *args->pos);
-    if (l->changed.t == V_TUPLE && equal(r, l->changed, v))
+    if (l->changed.t == V_TUPLE && val_equal(r, l->changed, v))
         return v_bool(false);
     l->changed = v;
     return v_bool(true);
@@ -732,7 +732,7 @@ static NOINLINE enum flow exec_if(struct rt *r, struct activation *a, const stru
     for (uint32_t i = 0; i < n->if_.n; i++) {
         struct val v = eval(r, a, n->if_.branches[i].test);
 
-        if (truth(r, v))
+        if (val_truth(r, v))
             return exec_list(r, a, &n->if_.branches[i].body);
     }
     return exec_list(r, a, &n->if_.else_);

@@ -13,7 +13,7 @@
 #define FILTER(name) static struct val name(struct rt *r, struct val v, const struct val *p)
 
 static bool given(struct val v) { return v.t != V_MISSING; }
-static bool flag(struct rt *r, struct val v) { return given(v) && truth(r, v); }
+static bool flag(struct rt *r, struct val v) { return given(v) && val_truth(r, v); }
 
 /* "a.b.0" or 0: items first, then attributes, part by part; `def` takes the place of what is undefined. */
 static struct val path_get(struct rt *r, struct val v, struct val path, struct val def)
@@ -21,7 +21,7 @@ static struct val path_get(struct rt *r, struct val v, struct val path, struct v
     size_t from = 0;
 
     if (path.t != V_STR)
-        return path.t == V_MISSING || path.t == V_NONE ? v : get_item(r, v, path);
+        return path.t == V_MISSING || path.t == V_NONE ? v : val_item(r, v, path);
     for (;;) {
         const char *dot = memchr(path.s->text + from, '.', path.s->len - from);
         size_t to = dot ? (size_t)(dot - path.s->text) : path.s->len;
@@ -33,7 +33,7 @@ static struct val path_get(struct rt *r, struct val v, struct val path, struct v
             digits &= part->text[i] >= '0' && part->text[i] <= '9';
         if (digits)
             key = int_from_text(r, part->text, part->len, 10, false);
-        v = get_item(r, v, key);
+        v = val_item(r, v, key);
         if (v.t == V_UNDEF && given(def) && def.t != V_NONE)
             v = def;
         if (!dot)
@@ -48,7 +48,7 @@ struct val lower_key(struct rt *r, struct val v) { return v.t == V_STR ? str_low
 
 static bool goes_before(struct rt *r, struct val later, struct val earlier, bool reverse)
 {
-    int c = reverse ? compare(r, earlier, later, "<") : compare(r, later, earlier, "<");
+    int c = reverse ? val_compare(r, earlier, later, "<") : val_compare(r, later, earlier, "<");
 
     return c < 0;
 }
@@ -78,7 +78,7 @@ void sort_vals(struct rt *r, struct val *keys, struct val *items, uint32_t n, bo
 /* A list's own copy of its items, for what reorders them. */
 static struct val fresh_list(struct rt *r, struct val v)
 {
-    struct val list = to_list(r, v), copy = v_seq(r, V_LIST, list.seq->n);
+    struct val list = val_list(r, v), copy = v_seq(r, V_LIST, list.seq->n);
 
     if (list.seq->n > 0)
         memcpy(copy.seq->items, list.seq->items, list.seq->n * sizeof(struct val));
@@ -131,7 +131,7 @@ FILTER(do_dictsort)
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
     if (v.t != V_DICT)
-        raise_error(r, "AttributeError", "'%s' object has no attribute 'items'", type_name(v));
+        raise_error(r, "AttributeError", "'%s' object has no attribute 'items'", val_type(v));
     for (uint32_t i = 0; i < v.d->n; i++) {
         struct val key = by_value ? v.d->e[i].value : v.d->e[i].key;
 
@@ -158,7 +158,7 @@ FILTER(do_groupby)
     for (uint32_t from = 0, to; from < n; from = to) {
         struct val items, group;
 
-        for (to = from + 1; to < n && equal(r, keys.seq->items[to], keys.seq->items[from]); to++)
+        for (to = from + 1; to < n && val_equal(r, keys.seq->items[to], keys.seq->items[from]); to++)
             ;
         items = v_seq(r, V_LIST, to - from);
         memcpy(items.seq->items, list.seq->items + from, (to - from) * sizeof(struct val));
@@ -180,7 +180,7 @@ static struct val extreme(struct rt *r, struct val v, const struct val *p, bool 
     best_key = plain_key(r, best, p[1], !flag(r, p[0]));
     while (iter_next(r, &it, &item)) {
         key = plain_key(r, item, p[1], !flag(r, p[0]));
-        if (largest ? compare(r, key, best_key, ">") == 1 : compare(r, key, best_key, "<") < 0) {
+        if (largest ? val_compare(r, key, best_key, ">") == 1 : val_compare(r, key, best_key, "<") < 0) {
             best = item;
             best_key = key;
         }
@@ -231,7 +231,7 @@ static bool lazy_begin(struct rt *r, struct gen *g)
     if (g->flag)
         return true;
     g->flag = true;
-    if (!truth(r, g->a))
+    if (!val_truth(r, g->a))
         return false;
     iter_init(r, &g->src, g->a);
     return true;
@@ -245,7 +245,7 @@ static void map_prepare(struct rt *r, struct lazy *l)
     l->looked_up = true;
     l->attribute = l->def = v_missing();
     if (a->n > 0) {
-        struct str *name = to_str(r, a->pos[0]);
+        struct str *name = val_str(r, a->pos[0]);
 
         l->filter = filter_find(name->text, name->len);
         if (!l->filter)
@@ -296,7 +296,7 @@ static void select_prepare(struct rt *r, struct lazy *l)
         l->attribute = l->args->pos[0];
     }
     if (l->args->n > off) {
-        struct str *name = to_str(r, l->args->pos[off]);
+        struct str *name = val_str(r, l->args->pos[off]);
 
         l->test = test_find(name->text, name->len);
         if (!l->test)
@@ -316,7 +316,7 @@ static bool select_next(struct rt *r, struct gen *g, struct val *ret)
     while (iter_next(r, &g->src, ret)) {
         struct val v = l->by_attribute ? path_get(r, *ret, l->attribute, v_missing()) : *ret;
 
-        if ((l->test ? test_call(r, l->test, v, l->args) : truth(r, v)) != l->reject)
+        if ((l->test ? test_call(r, l->test, v, l->args) : val_truth(r, v)) != l->reject)
             return true;
     }
     return false;
@@ -383,7 +383,7 @@ static bool batch_next(struct rt *r, struct gen *g, struct val *ret)
         grow_add(r, &l, g->c);
     g->c = v_missing();
     while (iter_next(r, &g->src, &item)) {
-        if (equal(r, v_int(l.n), g->a)) {
+        if (val_equal(r, v_int(l.n), g->a)) {
             g->c = item;
             *ret = grow_take(r, &l, V_LIST);
             return true;
@@ -393,7 +393,7 @@ static bool batch_next(struct rt *r, struct gen *g, struct val *ret)
     if (l.n == 0)
         return false;
     if (given(g->b) && g->b.t != V_NONE)
-        while (compare(r, v_int(l.n), g->a, "<") < 0)
+        while (val_compare(r, v_int(l.n), g->a, "<") < 0)
             grow_add(r, &l, g->b);
     *ret = grow_take(r, &l, V_LIST);
     return true;
@@ -432,9 +432,9 @@ static bool slice_next(struct rt *r, struct gen *g, struct val *ret)
 
 FILTER(do_slice)
 {
-    struct val list = to_list(r, v), g = v_gen(r, slice_next, list);
+    struct val list = val_list(r, v), g = v_gen(r, slice_next, list);
 
-    g.gen->a = v_int(to_int64(r, p[0], ""));
+    g.gen->a = v_int(val_int64(r, p[0], ""));
     g.gen->b = p[1];
     g.gen->c = v_int(0);
     g.gen->p = list.seq;
@@ -459,12 +459,12 @@ FILTER(do_reverse)
     struct val list, g;
 
     if (v.t == V_STR)
-        return slice(r, v, back);
-    if (!iterable(v))
+        return val_slice(r, v, back);
+    if (!val_iterable(v))
         raise_error(r, "FilterArgumentError", "argument must be iterable");
-    list = to_list(r, v);
+    list = val_list(r, v);
     if (v.t == V_GEN)
-        return slice(r, list, back);
+        return val_slice(r, list, back);
     g = v_gen(r, reversed_next, list);
     g.gen->type = v.t == V_LIST ? "list_reverseiterator" : "reversed";
     g.gen->p = list.seq;
@@ -493,22 +493,22 @@ FILTER(do_last)
         utf8_before(v.s->text, &from);
         return v_str(str_sub(r, v.s, from, v.s->len));
     }
-    if (!has_length(v))
-        raise_error(r, "TypeError", "'%s' object is not reversible", type_name(v));
-    list = to_list(r, v);
+    if (!val_has_length(v))
+        raise_error(r, "TypeError", "'%s' object is not reversible", val_type(v));
+    list = val_list(r, v);
     return list.seq->n ? list.seq->items[list.seq->n - 1] : v_hint(r, "No last item, sequence was empty.");
 }
 
 FILTER(do_random)
 {
-    struct val list = to_list(r, v);
+    struct val list = val_list(r, v);
 
     if (list.seq->n == 0)
         return v_hint(r, "No random item, sequence was empty.");
     return list.seq->items[(r->steps * 2654435761u >> 8) % list.seq->n];
 }
 
-FILTER(do_length) { return v_int(length(r, v)); }
+FILTER(do_length) { return v_int(val_length(r, v)); }
 FILTER(do_list) { return fresh_list(r, v); }
 
 FILTER(do_sum)
@@ -520,13 +520,13 @@ FILTER(do_sum)
         raise_error(r, "TypeError", "sum() can't sum strings [use ''.join(seq) instead]");
     iter_init(r, &it, v);
     while (iter_next(r, &it, &item))
-        sum = binary(r, OP_ADD, sum, path_get(r, item, p[0], v_missing()));
+        sum = val_binary(r, OP_ADD, sum, path_get(r, item, p[0], v_missing()));
     return sum;
 }
 
 FILTER(do_default)
 {
-    if (v.t == V_UNDEF || (flag(r, p[1]) && !truth(r, v)))
+    if (v.t == V_UNDEF || (flag(r, p[1]) && !val_truth(r, v)))
         return given(p[0]) ? p[0] : v_text(r, "");
     return v;
 }
@@ -534,11 +534,11 @@ FILTER(do_default)
 FILTER(do_attr)
 {
     struct val ret;
-    struct str *name = to_str(r, p[0]);
+    struct str *name = val_str(r, p[0]);
 
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    return own_attribute(r, v, name, &ret) ? ret : v_undef_attr(r, v, v_str(name));
+    return val_own_attribute(r, v, name, &ret) ? ret : v_undef_attr(r, v, v_str(name));
 }
 
 /* Numbers */
@@ -547,8 +547,8 @@ FILTER(do_abs)
 {
     if (v.t == V_FLOAT)
         return v_float(fabs(v.f));
-    if (!is_int(v))
-        raise_error(r, "TypeError", "bad operand type for abs(): '%s'", type_name(v));
+    if (!val_is_int(v))
+        raise_error(r, "TypeError", "bad operand type for abs(): '%s'", val_type(v));
     return int_negative(v) ? int_neg(r, v) : v.t == V_BOOL ? v_int(v.i) : v;
 }
 
@@ -626,13 +626,13 @@ FILTER(do_int)
 
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    if (is_int(v))
+    if (val_is_int(v))
         return v.t == V_BOOL ? v_int(v.i) : v;
     if (v.t == V_FLOAT)
         return isnan(v.f) ? def : int_from_double(r, v.f);
     if (v.t != V_STR)
         return def;
-    if (parse_int(r, v.s, given(p[1]) ? to_int64(r, p[1], "") : 10, &n))
+    if (parse_int(r, v.s, given(p[1]) ? val_int64(r, p[1], "") : 10, &n))
         return n;
     return parse_double(r, v.s, &f) && isfinite(f) ? int_from_double(r, f) : def;
 }
@@ -643,8 +643,8 @@ FILTER(do_float)
 
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    if (is_number(v))
-        return v_float(to_double(r, v));
+    if (val_is_number(v))
+        return v_float(val_double(r, v));
     if (v.t == V_STR && parse_double(r, v.s, &f))
         return v_float(f);
     return given(p[0]) ? p[0] : v_float(0);
@@ -674,7 +674,7 @@ static struct val round_int(struct rt *r, struct val v, int64_t precision)
 
 FILTER(do_round)
 {
-    int64_t precision = given(p[0]) ? to_int64(r, p[0], "") : 0;
+    int64_t precision = given(p[0]) ? val_int64(r, p[0], "") : 0;
     const char *method = "common";
     char text[800];
     double f, scale;
@@ -687,14 +687,14 @@ FILTER(do_round)
     }
     if (!method)
         raise_error(r, "FilterArgumentError", "method must be common, ceil or floor");
-    if (!is_number(v))
-        raise_error(r, "TypeError", "type %s doesn't define __round__ method", type_name(v));
+    if (!val_is_number(v))
+        raise_error(r, "TypeError", "type %s doesn't define __round__ method", val_type(v));
     if (*method != 'c' || method[1] != 'o') {
         scale = pow(10, (double)precision);
-        f = to_double(r, v) * scale;
+        f = val_double(r, v) * scale;
         return v_float((*method == 'c' ? ceil(f) : floor(f)) / scale);
     }
-    if (is_int(v))
+    if (val_is_int(v))
         return round_int(r, v, precision);
     if (!isfinite(v.f) || precision > 300)
         return v;
@@ -763,6 +763,6 @@ struct val filter_call(struct rt *r, const struct filter *f, struct val v, const
     step(r, 1);
     if (f->call_args)
         return f->call_args(r, v, a);
-    bind(r, f->name, f->params, f->required, a, p);
+    args_bind(r, f->name, f->params, f->required, a, p);
     return f->call(r, v, p);
 }

@@ -9,29 +9,29 @@
 #define FILTER(name) static struct val name(struct rt *r, struct val v, const struct val *p)
 
 static bool given(struct val v) { return v.t != V_MISSING; }
-static bool flag(struct rt *r, struct val v) { return given(v) && truth(r, v); }
+static bool flag(struct rt *r, struct val v) { return given(v) && val_truth(r, v); }
 
-FILTER(do_upper) { return str_upper(r, to_str(r, v)); }
-FILTER(do_lower) { return str_lower(r, to_str(r, v)); }
-FILTER(do_capitalize) { return str_capitalize(r, to_str(r, v)); }
-FILTER(do_string) { return v_str(to_str(r, v)); }
-FILTER(do_safe) { return v_str(str_markup(r, to_str(r, v))); }
-FILTER(do_escape) { return v_str(escape(r, v)); }
-FILTER(do_forceescape) { return v_str(escape(r, v_str(str_plain(r, to_str(r, v))))); }
-FILTER(do_pprint) { return v_str(to_repr(r, v)); }
+FILTER(do_upper) { return str_upper(r, val_str(r, v)); }
+FILTER(do_lower) { return str_lower(r, val_str(r, v)); }
+FILTER(do_capitalize) { return str_capitalize(r, val_str(r, v)); }
+FILTER(do_string) { return v_str(val_str(r, v)); }
+FILTER(do_safe) { return v_str(str_markup(r, val_str(r, v))); }
+FILTER(do_escape) { return v_str(val_escape(r, v)); }
+FILTER(do_forceescape) { return v_str(val_escape(r, v_str(str_plain(r, val_str(r, v))))); }
+FILTER(do_pprint) { return v_str(val_repr(r, v)); }
 
 FILTER(do_trim)
 {
-    struct str *chars = given(p[0]) && p[0].t != V_NONE ? to_str(r, p[0]) : NULL;
+    struct str *chars = given(p[0]) && p[0].t != V_NONE ? val_str(r, p[0]) : NULL;
 
-    return str_strip(r, to_str(r, v), chars, true, true);
+    return str_strip(r, val_str(r, v), chars, true, true);
 }
 
 FILTER(do_replace)
 {
-    int64_t count = given(p[2]) && p[2].t != V_NONE ? to_int64(r, p[2], "") : -1;
+    int64_t count = given(p[2]) && p[2].t != V_NONE ? val_int64(r, p[2], "") : -1;
 
-    return str_replace(r, str_plain(r, to_str(r, v)), to_str(r, p[0]), to_str(r, p[1]), count);
+    return str_replace(r, str_plain(r, val_str(r, v)), val_str(r, p[0]), val_str(r, p[1]), count);
 }
 
 static bool word_break(uint32_t c) { return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || str_is_space(c); }
@@ -39,7 +39,7 @@ static bool word_break(uint32_t c) { return c == '-' || c == '(' || c == '{' || 
 /* Words begin behind spaces, dashes and opening brackets, not behind an apostrophe. */
 FILTER(do_title)
 {
-    struct str *s = str_plain(r, to_str(r, v)), *first, *rest;
+    struct str *s = str_plain(r, val_str(r, v)), *first, *rest;
     struct mark m = out_mark(r);
     size_t at = 0;
 
@@ -71,8 +71,8 @@ static void spaces(struct rt *r, int64_t n)
 
 FILTER(do_center)
 {
-    struct str *s = to_str(r, v), *made;
-    int64_t width = given(p[0]) ? to_int64(r, p[0], "") : 80, space = width - str_chars(s), left;
+    struct str *s = val_str(r, v), *made;
+    int64_t width = given(p[0]) ? val_int64(r, p[0], "") : 80, space = width - str_chars(s), left;
     struct mark m;
 
     if (space <= 0)
@@ -89,7 +89,7 @@ FILTER(do_center)
 
 FILTER(do_join)
 {
-    struct str *sep = given(p[0]) ? str_plain(r, to_str(r, p[0])) : NULL;
+    struct str *sep = given(p[0]) ? str_plain(r, val_str(r, p[0])) : NULL;
     struct val attribute = p[1], item, mapped = v;
     struct mark m;
     struct iter it;
@@ -125,12 +125,12 @@ static struct val do_format(struct rt *r, struct val v, const struct args *a)
         for (uint32_t i = 0; i < a->n; i++)
             arg.seq->items[i] = a->pos[i];
     }
-    return format_percent(r, to_str(r, v), arg);
+    return format_percent(r, val_str(r, v), arg);
 }
 
 FILTER(do_indent)
 {
-    struct str *s = to_str(r, v), *with;
+    struct str *s = val_str(r, v), *with;
     struct mark m = out_mark(r);
     struct val lines;
     static const char newline[] = "\n";
@@ -138,15 +138,15 @@ FILTER(do_indent)
     if (given(p[0]) && p[0].t == V_STR)
         out_str(r, p[0].s);
     else
-        spaces(r, given(p[0]) ? to_int64(r, p[0], "") : 4);
+        spaces(r, given(p[0]) ? val_int64(r, p[0], "") : 4);
     with = out_take(r, m);
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
     if (v.t != V_STR)
-        raise_error(r, "TypeError", "unsupported operand type(s) for +=: '%s' and 'str'", type_name(v));
-    lines = binary(r, OP_ADD, v_str(s), v_str(str_view(r, newline, 1, true)));
-    lines = get_attr(r, lines, str_view(r, "splitlines", 10, true));
-    lines = call_value(r, lines, &(struct args){ 0 });
+        raise_error(r, "TypeError", "unsupported operand type(s) for +=: '%s' and 'str'", val_type(v));
+    lines = val_binary(r, OP_ADD, v_str(s), v_str(str_view(r, newline, 1, true)));
+    lines = val_attr(r, lines, str_view(r, "splitlines", 10, true));
+    lines = val_call(r, lines, &(struct args){ 0 });
     m = out_mark(r);
     if (flag(r, p[1]))
         out_str(r, with);
@@ -166,8 +166,8 @@ FILTER(do_indent)
 
 FILTER(do_truncate)
 {
-    struct str *s = to_str(r, v), *end = given(p[2]) ? to_str(r, p[2]) : str_view(r, "...", 3, true);
-    int64_t len = given(p[0]) ? to_int64(r, p[0], "") : 255, leeway = given(p[3]) && p[3].t != V_NONE ? to_int64(r, p[3], "") : 5;
+    struct str *s = val_str(r, v), *end = given(p[2]) ? val_str(r, p[2]) : str_view(r, "...", 3, true);
+    int64_t len = given(p[0]) ? val_int64(r, p[0], "") : 255, leeway = given(p[3]) && p[3].t != V_NONE ? val_int64(r, p[3], "") : 5;
     size_t cut;
 
     if (len < str_chars(end))
@@ -185,12 +185,12 @@ FILTER(do_truncate)
         if (at > 0)
             cut = at - 1;
     }
-    return binary(r, OP_ADD, v_str(str_sub(r, s, 0, cut)), v_str(end));
+    return val_binary(r, OP_ADD, v_str(str_sub(r, s, 0, cut)), v_str(end));
 }
 
 FILTER(do_wordcount)
 {
-    struct str *s = to_str(r, v);
+    struct str *s = val_str(r, v);
     int64_t n = 0;
     bool word = false;
 
@@ -236,8 +236,8 @@ static void wrap_line(struct rt *r, struct str *line, int64_t width, bool break_
 
 FILTER(do_wordwrap)
 {
-    struct str *s = to_str(r, v), *wrap = given(p[2]) && p[2].t != V_NONE ? to_str(r, p[2]) : str_view(r, "\n", 1, true);
-    int64_t width = given(p[0]) ? to_int64(r, p[0], "") : 79;
+    struct str *s = val_str(r, v), *wrap = given(p[2]) && p[2].t != V_NONE ? val_str(r, p[2]) : str_view(r, "\n", 1, true);
+    int64_t width = given(p[0]) ? val_int64(r, p[0], "") : 79;
     struct mark m;
     struct val lines;
 
@@ -245,12 +245,12 @@ FILTER(do_wordwrap)
         raise_undefined(r, v);
     if (width < 1)
         raise_error(r, "ValueError", "invalid width %lld (must be > 0)", (long long)width);
-    lines = call_value(r, get_attr(r, v_str(s), str_view(r, "splitlines", 10, true)), &(struct args){ 0 });
+    lines = val_call(r, val_attr(r, v_str(s), str_view(r, "splitlines", 10, true)), &(struct args){ 0 });
     m = out_mark(r);
     for (uint32_t i = 0; i < lines.seq->n; i++) {
         if (i > 0)
             out_str(r, wrap);
-        wrap_line(r, lines.seq->items[i].s, width, !given(p[1]) || truth(r, p[1]), wrap);
+        wrap_line(r, lines.seq->items[i].s, width, !given(p[1]) || val_truth(r, p[1]), wrap);
     }
     return out_take_val(r, m);
 }
@@ -261,7 +261,7 @@ FILTER(do_filesizeformat)
                                              { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB" } };
     bool binary_units = flag(r, p[0]);
     struct val number = filter_call(r, filter_find("float", 5), v, &(struct args){ 0 });
-    double bytes = to_double(r, number), base = binary_units ? 1024 : 1000, unit = base;
+    double bytes = val_double(r, number), base = binary_units ? 1024 : 1000, unit = base;
     struct mark m = out_mark(r);
     int i = 0;
 
@@ -301,20 +301,20 @@ FILTER(do_urlencode)
     if (v.t == V_DICT)
         v = (struct val){ .t = V_VIEW, .aux = VIEW_ITEMS, .d = v.d };
     m = out_mark(r);
-    if (v.t == V_STR || !iterable(v)) {
-        quote_url(r, to_str(r, v), "/", false);
+    if (v.t == V_STR || !val_iterable(v)) {
+        quote_url(r, val_str(r, v), "/", false);
         return out_take_val(r, m);
     }
     iter_init(r, &it, v);
     for (; iter_next(r, &it, &pair); first = false) {
-        struct val list = to_list(r, pair);
+        struct val list = val_list(r, pair);
 
         if (list.seq->n != 2)
             raise_error(r, "ValueError", "not enough values to unpack (expected 2, got %u)", list.seq->n);
         out_adds(r, first ? "" : "&");
-        quote_url(r, to_str(r, list.seq->items[0]), "", true);
+        quote_url(r, val_str(r, list.seq->items[0]), "", true);
         out_adds(r, "=");
-        quote_url(r, to_str(r, list.seq->items[1]), "", true);
+        quote_url(r, val_str(r, list.seq->items[1]), "", true);
     }
     return out_take_val(r, m);
 }
@@ -327,9 +327,9 @@ FILTER(do_xmlattr)
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
     if (v.t != V_DICT)
-        raise_error(r, "AttributeError", "'%s' object has no attribute 'items'", type_name(v));
+        raise_error(r, "AttributeError", "'%s' object has no attribute 'items'", val_type(v));
     for (uint32_t i = 0; i < v.d->n; i++) {
-        struct str *key = to_str(r, v.d->e[i].key);
+        struct str *key = val_str(r, v.d->e[i].key);
         struct val value = v.d->e[i].value;
 
         if (value.t == V_NONE || value.t == V_UNDEF)
@@ -337,23 +337,23 @@ FILTER(do_xmlattr)
         for (uint32_t k = 0; k < key->len; k++)
             if (strchr(" \t\n\r\f\v/>=", key->text[k]))
                 raise_error(r, "ValueError", "Invalid character in attribute name: '%.*s'", (int)key->len, key->text);
-        if (any || !given(p[0]) || truth(r, p[0]))
+        if (any || !given(p[0]) || val_truth(r, p[0]))
             out_adds(r, " ");
         any = true;
-        out_str(r, escape(r, v_str(key)));
+        out_str(r, val_escape(r, v_str(key)));
         out_adds(r, "=\"");
-        out_str(r, escape(r, value));
+        out_str(r, val_escape(r, value));
         out_adds(r, "\"");
     }
     return out_take_val(r, m);
 }
 
-/* Text without tags and comments, white space made single, the five entities of escape() made characters. */
+/* Text without tags and comments, white space made single, the five entities of val_escape() made characters. */
 FILTER(do_striptags)
 {
     static const struct { const char *name; char c; } entities[] = { { "&amp;", '&' }, { "&lt;", '<' }, { "&gt;", '>' }, { "&#39;", '\'' },
                                                                       { "&#34;", '"' }, { "&quot;", '"' } };
-    struct str *s = to_str(r, v);
+    struct str *s = val_str(r, v);
     struct mark m = out_mark(r);
     struct val words;
 
@@ -399,13 +399,13 @@ FILTER(do_tojson)
         if (p[1].t == V_STR)
             out_str(r, p[1].s);
         else
-            spaces(r, to_int64(r, p[1], ""));
+            spaces(r, val_int64(r, p[1], ""));
     }
     style.indent = out_take(r, m);
     style.item_sep = style.indented ? str_view(r, ",", 1, true) : str_view(r, ", ", 2, true);
     style.key_sep = str_view(r, ": ", 2, true);
     if (given(p[2]) && p[2].t != V_NONE) {
-        struct val list = to_list(r, p[2]);
+        struct val list = val_list(r, p[2]);
 
         if (list.seq->n != 2 || list.seq->items[0].t != V_STR || list.seq->items[1].t != V_STR)
             raise_error(r, "TypeError", "separators must be two strings");

@@ -138,7 +138,7 @@ static void repr_dict(struct rt *r, const struct dict *d)
 
 static void repr_view(struct rt *r, struct val v)
 {
-    out_adds(r, type_name(v));
+    out_adds(r, val_type(v));
     out_adds(r, "([");
     for (uint32_t i = 0; i < v.d->n; i++) {
         out_adds(r, i > 0 ? ", " : "");
@@ -217,16 +217,16 @@ void out_val(struct rt *r, struct val v)
     /* Python prints an address in these; ours is always the same. */
     case V_GEN: out_printf(r, "<%s object at 0x7f0000000000>", v.gen->type); break;
     case V_METHOD:
-        out_printf(r, "<built-in method %s of %s object at 0x7f0000000000>", method_name((int)v.aux), type_name(*v.p));
+        out_printf(r, "<built-in method %s of %s object at 0x7f0000000000>", method_name((int)v.aux), val_type(*v.p));
         break;
     case V_FUNC: out_printf(r, "<function %s at 0x7f0000000000>", function_name(v)); break;
     case V_MACRO: case V_LOOP: out_object(r, v); break;
-    case V_CYCLER: case V_JOINER: out_printf(r, "<jinja2.utils.%s object at 0x7f0000000000>", type_name(v)); break;
+    case V_CYCLER: case V_JOINER: out_printf(r, "<jinja2.utils.%s object at 0x7f0000000000>", val_type(v)); break;
     case V_SELF: out_adds(r, "<TemplateReference>"); break;
     }
 }
 
-struct str *to_str(struct rt *r, struct val v)
+struct str *val_str(struct rt *r, struct val v)
 {
     struct mark m;
 
@@ -237,7 +237,7 @@ struct str *to_str(struct rt *r, struct val v)
     return out_take(r, m);
 }
 
-struct str *to_repr(struct rt *r, struct val v)
+struct str *val_repr(struct rt *r, struct val v)
 {
     struct mark m = out_mark(r);
 
@@ -262,7 +262,7 @@ void out_escaped(struct rt *r, const struct str *s)
     out_sub(r, s, from, s->len);
 }
 
-struct str *escape(struct rt *r, struct val v)
+struct str *val_escape(struct rt *r, struct val v)
 {
     struct mark m;
     struct str *s;
@@ -270,7 +270,7 @@ struct str *escape(struct rt *r, struct val v)
     if (v.t == V_STR && v.s->markup)
         return v.s;
     m = out_mark(r);
-    out_escaped(r, to_str(r, v));
+    out_escaped(r, val_str(r, v));
     s = out_take(r, m);
     s->markup = true;
     return s;
@@ -315,7 +315,7 @@ static struct str *number_text(struct rt *r, struct val v, const struct spec *f,
     char type = f->type;
     double d;
 
-    if (is_int(v) && strchr("diuoxXb", type)) {
+    if (val_is_int(v) && strchr("diuoxXb", type)) {
         *ret_negative = int_negative(v);
         if (*ret_negative)
             v = int_neg(r, v);
@@ -345,7 +345,7 @@ static struct str *number_text(struct rt *r, struct val v, const struct spec *f,
         }
         return out_take(r, m);
     }
-    d = to_double(r, v);
+    d = val_double(r, v);
     *ret_negative = signbit(d) && !isnan(d);
     d = fabs(d);
     if (isnan(d) || isinf(d)) {
@@ -469,9 +469,9 @@ static struct val percent_int(struct rt *r, struct val v, char type)
 {
     if (v.t == V_FLOAT && strchr("diu", type))
         return int_from_double(r, v.f);
-    if (!is_int(v))
+    if (!val_is_int(v))
         raise_error(r, "TypeError", strchr("diu", type) ? "%%%c format: a real number is required, not %s"
-                                                        : "%%%c format: an integer is required, not %s", type, type_name(v));
+                                                        : "%%%c format: an integer is required, not %s", type, val_type(v));
     return v.t == V_BOOL ? v_int(v.i) : v;
 }
 
@@ -484,9 +484,9 @@ static void percent_value(struct rt *r, struct str *fmt, size_t pos, struct spec
     f->align = f->left ? '<' : '>';
     switch (f->type) {
     case 's': case 'r': case 'a':
-        s = f->type == 's' ? to_str(r, v) : to_repr(r, v);
+        s = f->type == 's' ? val_str(r, v) : val_repr(r, v);
         if (fmt->markup && !(s->markup && f->type == 's'))
-            s = escape(r, v_str(str_plain(r, s)));
+            s = val_escape(r, v_str(str_plain(r, s)));
         out_padded(r, s, f, trusted);
         return;
     case 'c':
@@ -507,9 +507,9 @@ static void percent_value(struct rt *r, struct str *fmt, size_t pos, struct spec
     case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
         if (v.t == V_UNDEF)
             raise_undefined(r, v);
-        if (!is_number(v))
-            raise_error(r, "TypeError", "must be real number, not %s", type_name(v));
-        v = v_float(to_double(r, v));
+        if (!val_is_number(v))
+            raise_error(r, "TypeError", "must be real number, not %s", val_type(v));
+        v = v_float(val_double(r, v));
         break;
     default:
         raise_error(r, "ValueError", "unsupported format character '%c' (0x%x) at index %zu", f->type, (unsigned char)f->type, pos);
@@ -684,8 +684,8 @@ static void format_value(struct rt *r, struct val v, struct str *spec_text)
         out_val(r, v);
         return;
     }
-    if (v.t != V_STR && !is_number(v))
-        raise_error(r, "TypeError", "unsupported format string passed to %s.__format__", type_name(v));
+    if (v.t != V_STR && !val_is_number(v))
+        raise_error(r, "TypeError", "unsupported format string passed to %s.__format__", val_type(v));
     parse_spec(r, spec_text, &f);
     if (v.t == V_STR) {
         if (f.type && f.type != 's')
@@ -697,25 +697,25 @@ static void format_value(struct rt *r, struct val v, struct str *spec_text)
         out_padded(r, v.s, &f, trusted);
         return;
     }
-    if (is_int(v) && f.type == 'c') {
+    if (val_is_int(v) && f.type == 'c') {
         out_char(r, v.t == V_INT && v.i >= 0 && v.i < 0x110000 ? (uint32_t)v.i : 0xfffd, true);
         return;
     }
-    if (is_int(v) && (!f.type || f.type == 'n'))
+    if (val_is_int(v) && (!f.type || f.type == 'n'))
         f.type = 'd';
     else if (v.t == V_FLOAT && !f.type && f.precision >= 0)
         f.type = 'g';
     if (v.t == V_FLOAT && f.type && !strchr("eEfFgG%n", f.type))
         raise_error(r, "ValueError", "Unknown format code '%c' for object of type 'float'", f.type);
-    if (is_int(v) && f.precision >= 0 && strchr("dbouxX", f.type))
+    if (val_is_int(v) && f.precision >= 0 && strchr("dbouxX", f.type))
         raise_error(r, "ValueError", "Precision not allowed in integer format specifier");
     if (!f.type || strchr("dbouxXeEfFgGn%", f.type)) {
         if (!f.align)
             f.align = '>';
-        out_number(r, is_int(v) && f.type && strchr("eEfFgG%", f.type) ? v_float(to_double(r, v)) : v, &f, trusted);
+        out_number(r, val_is_int(v) && f.type && strchr("eEfFgG%", f.type) ? v_float(val_double(r, v)) : v, &f, trusted);
         return;
     }
-    raise_error(r, "ValueError", "Unknown format code '%c' for object of type '%s'", f.type, type_name(v));
+    raise_error(r, "ValueError", "Unknown format code '%c' for object of type '%s'", f.type, val_type(v));
 }
 
 static bool all_digits(const struct str *s)
@@ -776,9 +776,9 @@ static struct val format_field(struct rt *r, struct str *field, struct braces *b
             at++;
             if (all_digits(key))
                 cut_number(r, key, &digit, &index);
-            v = get_item(r, v, all_digits(key) ? v_int(index) : v_str(key));
+            v = val_item(r, v, all_digits(key) ? v_int(index) : v_str(key));
         } else {
-            v = get_attr(r, v, key);
+            v = val_attr(r, v, key);
         }
     }
     return v;
@@ -824,9 +824,9 @@ static void braces_field(struct rt *r, struct str *s, size_t *at, struct braces 
         braces_text(r, str_sub(r, s, stop + 1, end), b, level + 1);
     spec = out_take(r, m);
     if (conversion == 'r' || conversion == 'a')
-        v = v_str(to_repr(r, v));
+        v = v_str(val_repr(r, v));
     else if (conversion == 's')
-        v = v_str(str_plain(r, to_str(r, v)));
+        v = v_str(str_plain(r, val_str(r, v)));
     else if (conversion)
         raise_error(r, "ValueError", "Unknown conversion specifier %c", conversion);
     if (!s->markup || level > 0 || (v.t == V_STR && v.s->markup)) {

@@ -27,7 +27,7 @@ static struct val make_range(struct rt *r, const struct args *a)
     if (a->n < 1 || a->n > 3 || a->n_named)
         raise_error(r, "TypeError", "range expected at least 1 argument, got %u", a->n);
     for (uint32_t i = 0; i < a->n; i++)
-        v[a->n == 1 ? 1 : i] = to_int64(r, a->pos[i], "");
+        v[a->n == 1 ? 1 : i] = val_int64(r, a->pos[i], "");
     if (v[2] == 0)
         raise_error(r, "ValueError", "range() arg 3 must not be zero");
     *g = (struct range){ v[0], v[1], v[2], 0 };
@@ -54,7 +54,7 @@ static struct dict *make_dict(struct rt *r, const struct args *a)
     } else if (a->n == 1) {
         iter_init(r, &it, a->pos[0]);
         for (uint32_t i = 0; iter_next(r, &it, &item); i++) {
-            struct val pair = to_list(r, item);
+            struct val pair = val_list(r, item);
 
             if (pair.seq->n != 2)
                 raise_error(r, "ValueError", "dictionary update sequence element #%u has length %u; 2 is required", i, pair.seq->n);
@@ -96,22 +96,22 @@ struct val function_call(struct rt *r, struct val f, const struct args *a)
     case JOINER: {
         struct joiner *j = mem(r, sizeof *j);
 
-        bind(r, "joiner", "sep", 0, a, p);
-        *j = (struct joiner){ p[0].t == V_MISSING ? str_view(r, ", ", 2, true) : to_str(r, p[0]), false };
+        args_bind(r, "joiner", "sep", 0, a, p);
+        *j = (struct joiner){ p[0].t == V_MISSING ? str_view(r, ", ", 2, true) : val_str(r, p[0]), false };
         return (struct val){ .t = V_JOINER, .joiner = j };
     }
     case LIPSUM:
         return v_text(r, "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore.");
     case RAISE_EXCEPTION:
-        bind(r, "raise_exception", "message", 1, a, p);
-        text = to_str(r, p[0]);
+        args_bind(r, "raise_exception", "message", 1, a, p);
+        text = val_str(r, p[0]);
         raise_error(r, "TemplateError", "%.*s", (int)text->len, text->text);
     case STRFTIME_NOW:
-        bind(r, "strftime_now", "format", 1, a, p);
+        args_bind(r, "strftime_now", "format", 1, a, p);
         if (p[0].t == V_UNDEF)
             raise_undefined(r, p[0]);
         if (p[0].t != V_STR)
-            raise_error(r, "TypeError", "strftime() argument 1 must be str, not %s", type_name(p[0]));
+            raise_error(r, "TypeError", "strftime() argument 1 must be str, not %s", val_type(p[0]));
         m = out_mark(r);
         out_strftime(r, &r->now, p[0].s);
         return out_take_val(r, m);

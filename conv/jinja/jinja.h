@@ -11,8 +11,8 @@
  * Variables that the caller adds as trusted (bos_token) count as the template's text, and so does
  * the value of a key "role" that is one of the known roles: many templates write '<|' + role + '|>'.
  *
- * Values are Python's: integers are 64 bits (beyond: an error), floats are doubles, strings are
- * Unicode, dicts keep their order.
+ * Values are Python's: integers have up to 4300 digits (Python's own limit of printing them), floats are doubles,
+ * strings are Unicode, dicts keep their order.
  *
  * Threads  a compiled template is constant: any number may render it at once, each with its vars
  * Source   jinja2 3.1.6; transformers utils/chat_template_utils.py
@@ -35,7 +35,7 @@ struct jinja_vars;
 
 struct jinja_limits {
     size_t template_bytes;          /* of the source */
-    uint32_t depth;                 /* of nesting: expressions, blocks, calls, values */
+    uint32_t depth;                 /* of nesting: expressions, blocks, calls, values; 200 fit a stack of 256 KiB */
     size_t output_bytes;            /* rendered, captured blocks included */
     uint64_t steps;                 /* nodes evaluated and items looped over */
     size_t memory_bytes;            /* of one render, or of the compiled tree */

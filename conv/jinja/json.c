@@ -71,7 +71,6 @@ static struct str *read_string(struct reader *j)
 {
     size_t from = j->at, at = from;
     struct mark m;
-    bool escaped = false;
 
     while (at < j->len && j->text[at] != '"' && j->text[at] != '\\' && (unsigned char)j->text[at] >= 0x20)
         at++;
@@ -82,7 +81,7 @@ static struct str *read_string(struct reader *j)
         return str_view(j->r, j->text + from, at - from, false);
     }
     m = out_mark(j->r);
-    for (;; escaped = false) {
+    for (;;) {
         for (at = j->at; at < j->len && j->text[at] != '"' && j->text[at] != '\\' && (unsigned char)j->text[at] >= 0x20; at++)
             ;
         if (!utf8_is_valid(j->text + j->at, at - j->at))
@@ -98,7 +97,6 @@ static struct str *read_string(struct reader *j)
             return out_take(j->r, m);
         unescape(j);
     }
-    (void)escaped;
 }
 
 static struct val read_number(struct reader *j)
@@ -329,7 +327,7 @@ static void key(struct rt *r, struct val k, const struct json_style *style)
         out_adds(r, "\"");
         return;
     default:
-        raise_error(r, "TypeError", "keys must be str, int, float, bool or None, not %s", type_name(k));
+        raise_error(r, "TypeError", "keys must be str, int, float, bool or None, not %s", val_type(k));
     }
 }
 
@@ -339,7 +337,7 @@ static void line(struct rt *r, const struct json_style *style, uint32_t level)
         return;
     out_adds(r, "\n");
     for (uint32_t i = 0; i < level; i++)
-        out_str(r, style->indent);
+        out_add(r, style->indent->text, style->indent->len, r->literal);
 }
 
 static void write_value(struct rt *r, struct val v, const struct json_style *style, uint32_t level);
@@ -412,7 +410,7 @@ static void write_value(struct rt *r, struct val v, const struct json_style *sty
         container_close(r, literal);
         return;
     default:
-        raise_error(r, "TypeError", "Object of type %s is not JSON serializable", type_name(v));
+        raise_error(r, "TypeError", "Object of type %s is not JSON serializable", val_type(v));
     }
 }
 

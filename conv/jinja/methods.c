@@ -63,7 +63,7 @@ struct val method_value(struct rt *r, int id, struct val self)
     return (struct val){ .t = V_METHOD, .aux = (uint32_t)id, .p = object };
 }
 
-void bind(struct rt *r, const char *function, const char *names, uint32_t required, const struct args *a, struct val *ret)
+void args_bind(struct rt *r, const char *function, const char *names, uint32_t required, const struct args *a, struct val *ret)
 {
     uint32_t n = 0;
     const char *p = names;
@@ -105,26 +105,26 @@ void bind(struct rt *r, const char *function, const char *names, uint32_t requir
 
 static struct val seq_index(struct rt *r, struct val v, struct val p[3])
 {
-    int64_t n = length(r, v), from = p[1].t == V_MISSING ? 0 : to_int64(r, p[1], ""), to = p[2].t == V_MISSING ? n : to_int64(r, p[2], "");
+    int64_t n = val_length(r, v), from = p[1].t == V_MISSING ? 0 : val_int64(r, p[1], ""), to = p[2].t == V_MISSING ? n : val_int64(r, p[2], "");
     struct str *text;
 
     from = from < 0 ? (from + n < 0 ? 0 : from + n) : from;
     to = to < 0 ? to + n : to < n ? to : n;
     for (int64_t i = from; i < to; i++)
-        if (equal(r, v.t == V_RANGE ? range_item(v.range, i) : v.seq->items[i], p[0]))
+        if (val_equal(r, v.t == V_RANGE ? range_item(v.range, i) : v.seq->items[i], p[0]))
             return v_int(i);
     if (v.t == V_TUPLE)
         raise_error(r, "ValueError", "tuple.index(x): x not in tuple");
-    text = to_repr(r, p[0]);
-    raise_error(r, "ValueError", "%.*s is not in %s", (int)(text->len < 400 ? text->len : 400), text->text, type_name(v));
+    text = val_repr(r, p[0]);
+    raise_error(r, "ValueError", "%.*s is not in %s", (int)(text->len < 400 ? text->len : 400), text->text, val_type(v));
 }
 
 static struct val seq_count(struct rt *r, struct val v, struct val item)
 {
-    int64_t n = 0, len = length(r, v);
+    int64_t n = 0, len = val_length(r, v);
 
     for (int64_t i = 0; i < len; i++)
-        n += equal(r, v.t == V_RANGE ? range_item(v.range, i) : v.seq->items[i], item);
+        n += val_equal(r, v.t == V_RANGE ? range_item(v.range, i) : v.seq->items[i], item);
     return v_int(n);
 }
 
@@ -148,16 +148,16 @@ static struct val dict_method(struct rt *r, int id, struct val self, const struc
         raise_error(r, "TypeError", "dict.%s() takes no keyword arguments", method_name(id));
     switch (id) {
     case METHOD_GET:
-        bind(r, "get", "key default", 1, a, p);
+        args_bind(r, "get", "key default", 1, a, p);
         found = dict_get(r, self.d, p[0]);
         return found ? *found : p[1].t == V_MISSING ? v_none() : p[1];
     case METHOD_FROMKEYS:
-        bind(r, "fromkeys", "iterable value", 1, a, p);
+        args_bind(r, "fromkeys", "iterable value", 1, a, p);
         return fromkeys(r, p[0], p[1]);
     default:
         break;
     }
-    bind(r, method_name(id), "", 0, a, p);
+    args_bind(r, method_name(id), "", 0, a, p);
     if (id == METHOD_COPY)
         return self;
     return (struct val){ .t = V_VIEW, .aux = id == METHOD_KEYS ? VIEW_KEYS : id == METHOD_VALUES ? VIEW_VALUES : VIEW_ITEMS, .d = self.d };
@@ -168,7 +168,7 @@ static struct val number_method(struct rt *r, int id, struct val self, const str
     struct val p[MAX_PARAMS], rem;
     int64_t bits = 0;
 
-    bind(r, method_name(id), "", 0, a, p);
+    args_bind(r, method_name(id), "", 0, a, p);
     if (id == METHOD_IS_INTEGER)
         return v_bool(isfinite(self.f) && floor(self.f) == self.f);
     if (int_negative(self))
@@ -184,7 +184,7 @@ static struct val cycler_method(struct rt *r, int id, struct cycler *c, const st
 {
     struct val p[MAX_PARAMS], v;
 
-    bind(r, method_name(id), "", 0, a, p);
+    args_bind(r, method_name(id), "", 0, a, p);
     if (id == METHOD_RESET) {
         c->at = 0;
         return v_none();
@@ -208,7 +208,7 @@ struct val method_call(struct rt *r, int id, struct val self, const struct args 
     case V_LIST: case V_TUPLE: case V_RANGE:
         if (id == METHOD_COPY)
             return self;
-        bind(r, method_name(id), id == METHOD_COUNT ? "value" : "value start stop", 1, a, p);
+        args_bind(r, method_name(id), id == METHOD_COUNT ? "value" : "value start stop", 1, a, p);
         return id == METHOD_COUNT ? seq_count(r, self, p[0]) : seq_index(r, self, p);
     case V_CYCLER:
         return cycler_method(r, id, self.cycler, a);
@@ -219,7 +219,7 @@ struct val method_call(struct rt *r, int id, struct val self, const struct args 
     }
 }
 
-bool other_attribute(struct rt *r, struct val v, struct str *name, struct val *ret)
+bool val_other_attribute(struct rt *r, struct val v, struct str *name, struct val *ret)
 {
     struct val *found;
 

@@ -8,7 +8,7 @@ static const char *const symbols[] = { "+", "-", "*", "/", "//", "%", "** or pow
 
 static _Noreturn void unsupported(struct rt *r, enum op op, struct val a, struct val b)
 {
-    raise_error(r, "TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", symbols[op], type_name(a), type_name(b));
+    raise_error(r, "TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", symbols[op], val_type(a), val_type(b));
 }
 
 static struct val concat_text(struct rt *r, struct str *a, struct str *b)
@@ -49,7 +49,7 @@ static struct val add(struct rt *r, struct val a, struct val b)
     if ((a.t == V_LIST || a.t == V_TUPLE) && a.t == b.t)
         return concat_seq(r, a, b);
     if ((a.t == V_STR && !a.s->markup) || a.t == V_LIST || a.t == V_TUPLE)
-        raise_error(r, "TypeError", "can only concatenate %s (not \"%s\") to %s", type_name(a), type_name(b), type_name(a));
+        raise_error(r, "TypeError", "can only concatenate %s (not \"%s\") to %s", val_type(a), val_type(b), val_type(a));
     unsupported(r, OP_ADD, a, b);
 }
 
@@ -87,12 +87,12 @@ static bool sequence(struct val v) { return v.t == V_STR || v.t == V_LIST || v.t
 
 static struct val multiply(struct rt *r, struct val a, struct val b)
 {
-    if (sequence(a) && is_int(b))
+    if (sequence(a) && val_is_int(b))
         return repeat(r, a, b);
-    if (is_int(a) && sequence(b))
+    if (val_is_int(a) && sequence(b))
         return repeat(r, b, a);
     if (sequence(a) || sequence(b))
-        raise_error(r, "TypeError", "can't multiply sequence by non-int of type '%s'", type_name(sequence(a) ? b : a));
+        raise_error(r, "TypeError", "can't multiply sequence by non-int of type '%s'", val_type(sequence(a) ? b : a));
     unsupported(r, OP_MUL, a, b);
 }
 
@@ -100,7 +100,7 @@ static struct val power(struct rt *r, struct val a, struct val b)
 {
     double x, y, f;
 
-    if (is_int(a) && is_int(b) && !int_negative(b)) {
+    if (val_is_int(a) && val_is_int(b) && !int_negative(b)) {
         bool unit = a.t != V_BIG && a.i >= -1 && a.i <= 1;
 
         if (unit)
@@ -109,8 +109,8 @@ static struct val power(struct rt *r, struct val a, struct val b)
             raise_error(r, "ValueError", "Exceeds the limit (4300 digits) for integer string conversion");
         return int_pow(r, a, (uint64_t)b.i);
     }
-    x = to_double(r, a);
-    y = to_double(r, b);
+    x = val_double(r, a);
+    y = val_double(r, b);
     if (x == 0 && y < 0)
         raise_error(r, "ZeroDivisionError", "0.0 cannot be raised to a negative power");
     f = pow(x, y);
@@ -172,7 +172,7 @@ static struct val int_op(struct rt *r, enum op op, struct val a, struct val b)
     case OP_DIV:
         if (zero)
             raise_error(r, "ZeroDivisionError", "division by zero");
-        return v_float(to_double(r, a) / to_double(r, b));
+        return v_float(val_double(r, a) / val_double(r, b));
     default:
         if (zero)
             raise_error(r, "ZeroDivisionError", op == OP_MOD ? "integer modulo by zero" : "integer division or modulo by zero");
@@ -183,21 +183,21 @@ static struct val int_op(struct rt *r, enum op op, struct val a, struct val b)
 
 static bool ordered(struct rt *r, enum op op, struct val a, struct val b)
 {
-    int c = compare(r, a, b, symbols[op]);
+    int c = val_compare(r, a, b, symbols[op]);
 
     if (c == 2)
         return false;
     return op == OP_LT ? c < 0 : op == OP_LE ? c <= 0 : op == OP_GT ? c > 0 : c >= 0;
 }
 
-struct val binary(struct rt *r, enum op op, struct val a, struct val b)
+struct val val_binary(struct rt *r, enum op op, struct val a, struct val b)
 {
     switch (op) {
-    case OP_EQ: return v_bool(equal(r, a, b));
-    case OP_NE: return v_bool(!equal(r, a, b));
+    case OP_EQ: return v_bool(val_equal(r, a, b));
+    case OP_NE: return v_bool(!val_equal(r, a, b));
     case OP_LT: case OP_LE: case OP_GT: case OP_GE: return v_bool(ordered(r, op, a, b));
-    case OP_IN: return v_bool(contains(r, b, a));
-    case OP_NOT_IN: return v_bool(!contains(r, b, a));
+    case OP_IN: return v_bool(val_contains(r, b, a));
+    case OP_NOT_IN: return v_bool(!val_contains(r, b, a));
     default: break;
     }
     if (op == OP_MOD && a.t == V_STR)
@@ -206,12 +206,12 @@ struct val binary(struct rt *r, enum op op, struct val a, struct val b)
         raise_undefined(r, a);
     if (b.t == V_UNDEF)
         raise_undefined(r, b);
-    if (is_number(a) && is_number(b)) {
+    if (val_is_number(a) && val_is_number(b)) {
         if (op == OP_POW)
             return power(r, a, b);
         if (a.t != V_FLOAT && b.t != V_FLOAT)
             return int_op(r, op, a, b);
-        return float_op(r, op, to_double(r, a), to_double(r, b));
+        return float_op(r, op, val_double(r, a), val_double(r, b));
     }
     if (op == OP_ADD)
         return add(r, a, b);
@@ -220,14 +220,14 @@ struct val binary(struct rt *r, enum op op, struct val a, struct val b)
     unsupported(r, op, a, b);
 }
 
-struct val negate(struct rt *r, struct val a, bool plus)
+struct val val_negate(struct rt *r, struct val a, bool plus)
 {
     if (a.t == V_UNDEF)
         raise_undefined(r, a);
     if (a.t == V_FLOAT)
         return v_float(plus ? a.f : -a.f);
-    if (!is_int(a))
-        raise_error(r, "TypeError", "bad operand type for unary %c: '%s'", plus ? '+' : '-', type_name(a));
+    if (!val_is_int(a))
+        raise_error(r, "TypeError", "bad operand type for unary %c: '%s'", plus ? '+' : '-', val_type(a));
     if (plus)
         return a.t == V_BOOL ? v_int(a.i) : a;
     return int_neg(r, a);
@@ -313,7 +313,7 @@ static struct val slice_text(struct rt *r, struct str *s, int64_t start, int64_t
     return v_str(cut);
 }
 
-struct val slice(struct rt *r, struct val v, const struct val part[3])
+struct val val_slice(struct rt *r, struct val v, const struct val part[3])
 {
     int64_t start, by, n;
 
@@ -322,8 +322,8 @@ struct val slice(struct rt *r, struct val v, const struct val part[3])
     if (v.t == V_DICT)
         raise_error(r, "TypeError", "unhashable type: 'slice'");
     if (v.t != V_STR && v.t != V_LIST && v.t != V_TUPLE && v.t != V_RANGE)
-        raise_error(r, "TypeError", "'%s' object is not subscriptable", type_name(v));
-    slice_bounds(r, part, length(r, v), &start, &by, &n);
+        raise_error(r, "TypeError", "'%s' object is not subscriptable", val_type(v));
+    slice_bounds(r, part, val_length(r, v), &start, &by, &n);
     if (v.t == V_STR)
         return slice_text(r, v.s, start, by, n);
     if (v.t == V_RANGE) {
@@ -369,7 +369,7 @@ static struct val unsafe(struct rt *r, struct val object, struct str *name)
     return v;
 }
 
-bool own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret)
+bool val_own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret)
 {
     int id = method_id(name->text, name->len);
     bool is_unsafe;
@@ -378,7 +378,7 @@ bool own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret
         *ret = is_unsafe ? unsafe(r, v, name) : method_value(r, id, v);
         return true;
     }
-    if (other_attribute(r, v, name, ret))
+    if (val_other_attribute(r, v, name, ret))
         return true;
     if (!dunder(name))
         return false;
@@ -386,13 +386,13 @@ bool own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret
     return true;
 }
 
-struct val get_attr(struct rt *r, struct val v, struct str *name)
+struct val val_attr(struct rt *r, struct val v, struct str *name)
 {
     struct val ret, *item;
 
     if (v.t == V_UNDEF && (name->len < 2 || memcmp(name->text, "__", 2) != 0))
         raise_undefined(r, v);
-    if (own_attribute(r, v, name, &ret))
+    if (val_own_attribute(r, v, name, &ret))
         return ret;
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
@@ -425,12 +425,12 @@ static bool item_at(struct rt *r, struct val v, struct val key, struct val *ret)
     if (v.t != V_LIST && v.t != V_TUPLE && v.t != V_STR && v.t != V_RANGE)
         return false;
     if (key.t == V_SLICE) {
-        *ret = slice(r, v, key.p);
+        *ret = val_slice(r, v, key.p);
         return true;
     }
     if (key.t != V_INT && key.t != V_BOOL)
         return false;
-    n = length(r, v);
+    n = val_length(r, v);
     i = key.i < 0 ? key.i + n : key.i;
     if (i < 0 || i >= n)
         return false;
@@ -447,13 +447,13 @@ static bool item_at(struct rt *r, struct val v, struct val key, struct val *ret)
     return true;
 }
 
-struct val get_item(struct rt *r, struct val v, struct val key)
+struct val val_item(struct rt *r, struct val v, struct val key)
 {
     struct val ret;
 
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    if (item_at(r, v, key, &ret) || (key.t == V_STR && own_attribute(r, v, key.s, &ret)))
+    if (item_at(r, v, key, &ret) || (key.t == V_STR && val_own_attribute(r, v, key.s, &ret)))
         return ret;
     return v_undef_attr(r, v, key);
 }

@@ -67,15 +67,15 @@ void raise_undefined(struct rt *r, struct val v)
         raise_error(r, "UndefinedError", "%s", u->hint);
     case UNDEF_UNSAFE:
         raise_error(r, "SecurityError", "access to attribute '%.*s' of '%s' object is unsafe.", (int)u->name.s->len,
-                    u->name.s->text, type_name(u->object));
+                    u->name.s->text, val_type(u->object));
     case UNDEF_ATTRIBUTE:
         break;
     }
-    struct str *name = to_repr(r, u->name);
+    struct str *name = val_repr(r, u->name);
 
     if (u->name.t == V_STR)
-        raise_error(r, "UndefinedError", "'%s' has no attribute %.*s", type_long_name(u->object), (int)name->len, name->text);
-    raise_error(r, "UndefinedError", "%s has no element %.*s", type_long_name(u->object), (int)name->len, name->text);
+        raise_error(r, "UndefinedError", "'%s' has no attribute %.*s", val_long_type(u->object), (int)name->len, name->text);
+    raise_error(r, "UndefinedError", "%s has no element %.*s", val_long_type(u->object), (int)name->len, name->text);
 }
 
 void *mem_slow(struct rt *r, size_t size)

@@ -166,8 +166,8 @@ static int64_t find_last(struct rt *r, const struct str *s, const struct str *pa
 /* start and stop, in characters, as bytes; false: the range is empty for any text, the empty one too. */
 static bool bounds(struct rt *r, struct str *s, struct val start, struct val stop, size_t *ret_from, size_t *ret_to)
 {
-    int64_t n = str_chars(s), a = start.t == V_MISSING || start.t == V_NONE ? 0 : to_int64(r, start, ""),
-            b = stop.t == V_MISSING || stop.t == V_NONE ? n : to_int64(r, stop, "");
+    int64_t n = str_chars(s), a = start.t == V_MISSING || start.t == V_NONE ? 0 : val_int64(r, start, ""),
+            b = stop.t == V_MISSING || stop.t == V_NONE ? n : val_int64(r, stop, "");
 
     a = a < 0 ? (a + n < 0 ? 0 : a + n) : a;
     b = b < 0 ? (b + n < 0 ? 0 : b + n) : b < n ? b : n;
@@ -181,7 +181,7 @@ static struct str *want_str(struct rt *r, struct val v, const char *what)
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
     if (v.t != V_STR)
-        raise_error(r, "TypeError", "%smust be str, not %s", what, type_name(v));
+        raise_error(r, "TypeError", "%smust be str, not %s", what, val_type(v));
     return v.s;
 }
 
@@ -231,7 +231,7 @@ static struct val affix_method(struct rt *r, struct str *s, const struct val p[3
     if (p[0].t == V_STR)
         return v_bool(range && affix(s, p[0].s, from, to, end));
     if (p[0].t != V_TUPLE)
-        raise_error(r, "TypeError", "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", type_name(p[0]));
+        raise_error(r, "TypeError", "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", val_type(p[0]));
     for (uint32_t i = 0; i < p[0].seq->n; i++)
         found |= range && affix(s, want_str(r, p[0].seq->items[i], "tuple for startswith "), from, to, end);
     return v_bool(found);
@@ -333,7 +333,7 @@ static struct val rsplit_space(struct rt *r, struct str *s, int64_t max)
 
 static struct val split_method(struct rt *r, struct str *s, const struct val p[2], bool backwards)
 {
-    int64_t max = p[1].t == V_MISSING ? -1 : to_int64(r, p[1], ""), at;
+    int64_t max = p[1].t == V_MISSING ? -1 : val_int64(r, p[1], ""), at;
     struct grow g = { 0 };
     size_t from = 0, to = s->len;
     struct str *sep;
@@ -448,10 +448,10 @@ struct val str_join(struct rt *r, struct str *sep, struct val items)
     iter_init(r, &it, items);
     for (uint32_t i = 0; iter_next(r, &it, &v); i++) {
         if (v.t != V_STR)
-            raise_error(r, "TypeError", "sequence item %u: expected str instance, %s found", i, type_name(v));
+            raise_error(r, "TypeError", "sequence item %u: expected str instance, %s found", i, val_type(v));
         if (i > 0)
             out_str(r, sep);
-        out_str(r, sep->markup ? escape(r, v) : v.s);
+        out_str(r, sep->markup ? val_escape(r, v) : v.s);
     }
     s = out_take(r, m);
     s->markup = sep->markup;
@@ -470,7 +470,7 @@ static void fill(struct rt *r, const struct str *with, int64_t n)
 
 static struct val just(struct rt *r, int id, struct str *s, const struct val p[2])
 {
-    int64_t width = to_int64(r, p[0], ""), space = width - str_chars(s), left = 0;
+    int64_t width = val_int64(r, p[0], ""), space = width - str_chars(s), left = 0;
     struct str *with = p[1].t == V_MISSING ? str_view(r, " ", 1, true) : want_str(r, p[1], "The fill character ");
     struct mark m;
     struct str *made;
@@ -665,16 +665,16 @@ static struct val plain_method(struct rt *r, int id, struct str *s, const struct
         return str_strip(r, s, part, id != METHOD_RSTRIP, id != METHOD_LSTRIP);
     case METHOD_SPLIT: return split_method(r, s, p, false);
     case METHOD_RSPLIT: return split_method(r, s, p, true);
-    case METHOD_SPLITLINES: return splitlines(r, s, p[0].t != V_MISSING && truth(r, p[0]));
+    case METHOD_SPLITLINES: return splitlines(r, s, p[0].t != V_MISSING && val_truth(r, p[0]));
     case METHOD_PARTITION: return partition(r, s, p[0], false);
     case METHOD_RPARTITION: return partition(r, s, p[0], true);
     case METHOD_REPLACE:
         return str_replace(r, s, want_str(r, p[0], "replace() argument 1 "), want_str(r, p[1], "replace() argument 2 "),
-                           p[2].t == V_MISSING ? -1 : to_int64(r, p[2], ""));
+                           p[2].t == V_MISSING ? -1 : val_int64(r, p[2], ""));
     case METHOD_JOIN: return str_join(r, s, p[0]);
     case METHOD_CENTER: case METHOD_LJUST: case METHOD_RJUST: return just(r, id, s, p);
-    case METHOD_ZFILL: return zfill(r, s, to_int64(r, p[0], ""));
-    case METHOD_EXPANDTABS: return expandtabs(r, s, p[0].t == V_MISSING ? 8 : to_int64(r, p[0], ""));
+    case METHOD_ZFILL: return zfill(r, s, val_int64(r, p[0], ""));
+    case METHOD_EXPANDTABS: return expandtabs(r, s, p[0].t == V_MISSING ? 8 : val_int64(r, p[0], ""));
     case METHOD_REMOVEPREFIX:
         part = want_str(r, p[0], "removeprefix() argument ");
         return v_str(affix(s, part, 0, s->len, false) ? str_sub(r, s, part->len, s->len) : s);
@@ -711,11 +711,11 @@ struct val str_method(struct rt *r, int id, struct str *s, const struct args *a)
         p[i] = v_missing();
     if (a->n_named && id != METHOD_SPLIT && id != METHOD_RSPLIT && id != METHOD_SPLITLINES && id != METHOD_EXPANDTABS && id != METHOD_ENCODE)
         raise_error(r, "TypeError", "str.%s() takes no keyword arguments", method_name(id));
-    bind(r, method_name(id), names, required, a, p);
+    args_bind(r, method_name(id), names, required, a, p);
     if (asks(id, s, &answer))
         return v_bool(answer);
     for (uint32_t i = 0; escapes && i < 2 && id != METHOD_JOIN; i++)
         if (p[i].t == V_STR)
-            p[i] = v_str(escape(r, p[i]));
+            p[i] = v_str(val_escape(r, p[i]));
     return s->markup ? marked(r, plain_method(r, id, s, p)) : plain_method(r, id, s, p);
 }

@@ -5,39 +5,39 @@
 #define TEST(name) static bool name(struct rt *r, struct val v, const struct val *p)
 
 TEST(is_boolean) { return v.t == V_BOOL; }
-TEST(is_callable) { return callable(v); }
+TEST(is_callable) { return val_callable(v); }
 TEST(is_defined) { return v.t != V_UNDEF; }
 TEST(is_undefined) { return v.t == V_UNDEF; }
-TEST(is_eq) { return equal(r, v, p[0]); }
-TEST(is_ne) { return !equal(r, v, p[0]); }
-TEST(is_lt) { return binary(r, OP_LT, v, p[0]).b; }
-TEST(is_le) { return binary(r, OP_LE, v, p[0]).b; }
-TEST(is_gt) { return binary(r, OP_GT, v, p[0]).b; }
-TEST(is_ge) { return binary(r, OP_GE, v, p[0]).b; }
-TEST(is_in) { return contains(r, p[0], v); }
+TEST(is_eq) { return val_equal(r, v, p[0]); }
+TEST(is_ne) { return !val_equal(r, v, p[0]); }
+TEST(is_lt) { return val_binary(r, OP_LT, v, p[0]).b; }
+TEST(is_le) { return val_binary(r, OP_LE, v, p[0]).b; }
+TEST(is_gt) { return val_binary(r, OP_GT, v, p[0]).b; }
+TEST(is_ge) { return val_binary(r, OP_GE, v, p[0]).b; }
+TEST(is_in) { return val_contains(r, p[0], v); }
 TEST(is_escaped) { return v.t == V_STR && v.s->markup; }
 TEST(is_false) { return v.t == V_BOOL && !v.i; }
 TEST(is_true) { return v.t == V_BOOL && v.i; }
 TEST(is_float) { return v.t == V_FLOAT; }
 TEST(is_integer) { return v.t == V_INT || v.t == V_BIG; }
-TEST(is_number_test) { return is_number(v); }
-TEST(is_iterable) { return iterable(v); }
+TEST(is_number_test) { return val_is_number(v); }
+TEST(is_iterable) { return val_iterable(v); }
 TEST(is_mapping) { return v.t == V_DICT; }
 TEST(is_none) { return v.t == V_NONE; }
 TEST(is_string) { return v.t == V_STR; }
-TEST(is_sequence) { return has_length(v) && v.t != V_VIEW; }
+TEST(is_sequence) { return val_has_length(v) && v.t != V_VIEW; }
 
 static bool divides(struct rt *r, struct val v, struct val by)
 {
-    return equal(r, binary(r, OP_MOD, v, by), v_int(0));
+    return val_equal(r, val_binary(r, OP_MOD, v, by), v_int(0));
 }
 
 TEST(is_divisible) { return divides(r, v, p[0]); }
 TEST(is_even) { return divides(r, v, v_int(2)); }
-TEST(is_odd) { return equal(r, binary(r, OP_MOD, v, v_int(2)), v_int(1)); }
+TEST(is_odd) { return val_equal(r, val_binary(r, OP_MOD, v, v_int(2)), v_int(1)); }
 
-TEST(is_lower) { return str_method(r, METHOD_ISLOWER, to_str(r, v), &(struct args){ 0 }).b; }
-TEST(is_upper) { return str_method(r, METHOD_ISUPPER, to_str(r, v), &(struct args){ 0 }).b; }
+TEST(is_lower) { return str_method(r, METHOD_ISLOWER, val_str(r, v), &(struct args){ 0 }).b; }
+TEST(is_upper) { return str_method(r, METHOD_ISUPPER, val_str(r, v), &(struct args){ 0 }).b; }
 
 TEST(is_sameas)
 {
@@ -76,6 +76,6 @@ bool test_call(struct rt *r, const struct test *t, struct val v, const struct ar
 {
     struct val p[MAX_PARAMS];
 
-    bind(r, t->name, t->params, t->required, a, p);
+    args_bind(r, t->name, t->params, t->required, a, p);
     return t->call(r, v, p);
 }

@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <math.h>
 
-bool is_int(struct val v) { return v.t == V_INT || v.t == V_BOOL || v.t == V_BIG; }
-bool is_number(struct val v) { return is_int(v) || v.t == V_FLOAT; }
+bool val_is_int(struct val v) { return v.t == V_INT || v.t == V_BOOL || v.t == V_BIG; }
+bool val_is_number(struct val v) { return val_is_int(v) || v.t == V_FLOAT; }
 
-bool truth(struct rt *r, struct val v)
+bool val_truth(struct rt *r, struct val v)
 {
     switch ((enum vtype)v.t) {
     case V_MISSING: case V_UNDEF: case V_NONE: return false;
@@ -21,7 +21,7 @@ bool truth(struct rt *r, struct val v)
     }
 }
 
-const char *type_name(struct val v)
+const char *val_type(struct val v)
 {
     static const char *const views[] = { "dict_keys", "dict_values", "dict_items" };
 
@@ -52,7 +52,7 @@ const char *type_name(struct val v)
     return "object";
 }
 
-const char *type_long_name(struct val v)
+const char *val_long_type(struct val v)
 {
     switch ((enum vtype)v.t) {
     case V_NONE: return "None";
@@ -79,7 +79,7 @@ const char *type_long_name(struct val v)
     }
 }
 
-double to_double(struct rt *r, struct val v)
+double val_double(struct rt *r, struct val v)
 {
     double f = v.t == V_FLOAT ? v.f : int_double(v);
 
@@ -88,7 +88,7 @@ double to_double(struct rt *r, struct val v)
     return f;
 }
 
-int64_t to_int64(struct rt *r, struct val v, const char *what)
+int64_t val_int64(struct rt *r, struct val v, const char *what)
 {
     if (v.t == V_INT || v.t == V_BOOL)
         return v.i;
@@ -96,7 +96,7 @@ int64_t to_int64(struct rt *r, struct val v, const char *what)
         raise_error(r, "OverflowError", "Python int too large to convert to C ssize_t");
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    raise_error(r, "TypeError", "%s'%s' object cannot be interpreted as an integer", what, type_name(v));
+    raise_error(r, "TypeError", "%s'%s' object cannot be interpreted as an integer", what, val_type(v));
 }
 
 /* Equality and order */
@@ -107,7 +107,7 @@ static bool seq_equal(struct rt *r, const struct seq *a, const struct seq *b)
 
     enter(r);
     for (uint32_t i = 0; same && i < a->n; i++)
-        same = equal(r, a->items[i], b->items[i]);
+        same = val_equal(r, a->items[i], b->items[i]);
     leave(r);
     return same;
 }
@@ -120,7 +120,7 @@ static bool dict_equal(struct rt *r, const struct dict *a, const struct dict *b)
     for (uint32_t i = 0; same && i < a->n; i++) {
         struct val *other = dict_get(r, b, a->e[i].key);
 
-        same = other && equal(r, a->e[i].value, *other);
+        same = other && val_equal(r, a->e[i].value, *other);
     }
     leave(r);
     return same;
@@ -150,10 +150,10 @@ static int number_compare(struct val a, struct val b)
     return double_compare(int_double(a), b.f);
 }
 
-bool equal(struct rt *r, struct val a, struct val b)
+bool val_equal(struct rt *r, struct val a, struct val b)
 {
     step(r, 1);
-    if (is_number(a) && is_number(b))
+    if (val_is_number(a) && val_is_number(b))
         return number_compare(a, b) == 0;
     if (a.t != b.t)
         return a.t == V_MISSING && b.t == V_UNDEF;
@@ -187,8 +187,8 @@ static int seq_compare(struct rt *r, const struct seq *a, const struct seq *b, c
 {
     enter(r);
     for (uint32_t i = 0; i < a->n && i < b->n; i++) {
-        if (!equal(r, a->items[i], b->items[i])) {
-            int c = compare(r, a->items[i], b->items[i], op);
+        if (!val_equal(r, a->items[i], b->items[i])) {
+            int c = val_compare(r, a->items[i], b->items[i], op);
 
             leave(r);
             return c;
@@ -198,10 +198,10 @@ static int seq_compare(struct rt *r, const struct seq *a, const struct seq *b, c
     return a->n < b->n ? -1 : a->n > b->n;
 }
 
-int compare(struct rt *r, struct val a, struct val b, const char *op)
+int val_compare(struct rt *r, struct val a, struct val b, const char *op)
 {
     step(r, 1);
-    if (is_number(a) && is_number(b))
+    if (val_is_number(a) && val_is_number(b))
         return number_compare(a, b);
     if (a.t == V_UNDEF)
         raise_undefined(r, a);
@@ -216,12 +216,12 @@ int compare(struct rt *r, struct val a, struct val b, const char *op)
     }
     if ((a.t == V_LIST && b.t == V_LIST) || (a.t == V_TUPLE && b.t == V_TUPLE))
         return seq_compare(r, a.seq, b.seq, op);
-    raise_error(r, "TypeError", "'%s' not supported between instances of '%s' and '%s'", op, type_name(a), type_name(b));
+    raise_error(r, "TypeError", "'%s' not supported between instances of '%s' and '%s'", op, val_type(a), val_type(b));
 }
 
 /* Hashes */
 
-uint32_t hash(struct rt *r, struct val v)
+uint32_t val_hash(struct rt *r, struct val v)
 {
     uint64_t h = 0x345678;
 
@@ -238,11 +238,11 @@ uint32_t hash(struct rt *r, struct val v)
     case V_TUPLE:
         enter(r);
         for (uint32_t i = 0; i < v.seq->n; i++)
-            h = (h ^ hash(r, v.seq->items[i])) * 1000003;
+            h = (h ^ val_hash(r, v.seq->items[i])) * 1000003;
         leave(r);
         return (uint32_t)(h ^ h >> 32);
     case V_LIST: case V_DICT: case V_SLICE:
-        raise_error(r, "TypeError", "unhashable type: '%s'", type_name(v));
+        raise_error(r, "TypeError", "unhashable type: '%s'", val_type(v));
     case V_NONE:
         return 0xca11;
     case V_UNDEF: case V_MISSING:
@@ -270,7 +270,7 @@ static bool key_equal(struct rt *r, const struct entry *e, struct val key, uint3
         return false;
     if (e->key.t == V_STR && key.t == V_STR)
         return str_equal(e->key.s, key.s);
-    return equal(r, e->key, key);
+    return val_equal(r, e->key, key);
 }
 
 static int64_t lookup(struct rt *r, const struct dict *d, struct val key, uint32_t h)
@@ -293,7 +293,7 @@ static int64_t lookup(struct rt *r, const struct dict *d, struct val key, uint32
 
 struct val *dict_get(struct rt *r, const struct dict *d, struct val key)
 {
-    int64_t i = lookup(r, d, key, hash(r, key));
+    int64_t i = lookup(r, d, key, val_hash(r, key));
 
     return i < 0 ? NULL : &d->e[i].value;
 }
@@ -347,7 +347,7 @@ static void dict_grow(struct rt *r, struct dict *d)
 
 void dict_set(struct rt *r, struct dict *d, struct val key, struct val v)
 {
-    uint32_t h = hash(r, key);
+    uint32_t h = val_hash(r, key);
     int64_t i = lookup(r, d, key, h);
 
     step(r, 1);
@@ -376,13 +376,13 @@ void dict_set(struct rt *r, struct dict *d, struct val key, struct val v)
 
 struct val range_item(const struct range *g, int64_t i) { return v_int(g->start + i * g->step); }
 
-bool has_length(struct val v)
+bool val_has_length(struct val v)
 {
     return v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE || v.t == V_DICT || v.t == V_VIEW ||
            v.t == V_RANGE || v.t == V_UNDEF;
 }
 
-int64_t length(struct rt *r, struct val v)
+int64_t val_length(struct rt *r, struct val v)
 {
     switch ((enum vtype)v.t) {
     case V_STR:
@@ -394,19 +394,19 @@ int64_t length(struct rt *r, struct val v)
     case V_RANGE: return v.range->n;
     case V_UNDEF: return 0;
     default:
-        raise_error(r, "TypeError", "object of type '%s' has no len()", type_name(v));
+        raise_error(r, "TypeError", "object of type '%s' has no len()", val_type(v));
     }
 }
 
-bool iterable(struct val v)
+bool val_iterable(struct val v)
 {
-    return has_length(v) || v.t == V_GEN || v.t == V_LOOP;
+    return val_has_length(v) || v.t == V_GEN || v.t == V_LOOP;
 }
 
 void iter_init(struct rt *r, struct iter *it, struct val v)
 {
-    if (!iterable(v) || v.t == V_LOOP)
-        raise_error(r, "TypeError", "'%s' object is not iterable", type_name(v));
+    if (!val_iterable(v) || v.t == V_LOOP)
+        raise_error(r, "TypeError", "'%s' object is not iterable", val_type(v));
     *it = (struct iter){ .kind = v.t, .v = v };
 }
 
@@ -466,7 +466,7 @@ bool iter_next(struct rt *r, struct iter *it, struct val *ret)
     }
 }
 
-struct val to_list(struct rt *r, struct val v)
+struct val val_list(struct rt *r, struct val v)
 {
     struct iter it;
     struct grow g = { 0 };
@@ -483,12 +483,12 @@ struct val to_list(struct rt *r, struct val v)
 static bool seq_contains(struct rt *r, const struct seq *s, struct val item)
 {
     for (uint32_t i = 0; i < s->n; i++)
-        if (equal(r, s->items[i], item))
+        if (val_equal(r, s->items[i], item))
             return true;
     return false;
 }
 
-bool contains(struct rt *r, struct val in, struct val item)
+bool val_contains(struct rt *r, struct val in, struct val item)
 {
     struct iter it;
     struct val v;
@@ -496,7 +496,7 @@ bool contains(struct rt *r, struct val in, struct val item)
     switch ((enum vtype)in.t) {
     case V_STR:
         if (item.t != V_STR)
-            raise_error(r, "TypeError", "'in <string>' requires string as left operand, not %s", type_name(item));
+            raise_error(r, "TypeError", "'in <string>' requires string as left operand, not %s", val_type(item));
         step(r, in.s->len / 64);
         return str_find(r, in.s, item.s, 0, in.s->len) >= 0;
     case V_LIST: case V_TUPLE:
@@ -512,11 +512,11 @@ bool contains(struct rt *r, struct val in, struct val item)
     case V_RANGE: case V_GEN: case V_BYTES:
         break;
     default:
-        raise_error(r, "TypeError", "argument of type '%s' is not iterable", type_name(in));
+        raise_error(r, "TypeError", "argument of type '%s' is not iterable", val_type(in));
     }
     iter_init(r, &it, in);
     while (iter_next(r, &it, &v))
-        if (equal(r, v, item))
+        if (val_equal(r, v, item))
             return true;
     return false;
 }

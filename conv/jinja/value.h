@@ -218,23 +218,23 @@ void grow_add(struct rt *r, struct grow *g, struct val v);
 struct val grow_take(struct rt *r, struct grow *g, enum vtype t);
 
 /* value.c */
-bool truth(struct rt *r, struct val v);
-const char *type_name(struct val v);                           /* Python's: "str", "NoneType" */
-const char *type_long_name(struct val v);                      /* as an undefined attribute names it: "dict object" */
-bool is_number(struct val v);                                  /* int, float, bool */
-bool is_int(struct val v);                                     /* int, bool */
-bool equal(struct rt *r, struct val a, struct val b);
-int compare(struct rt *r, struct val a, struct val b, const char *op);         /* <0, 0, >0, 2: unordered (NaN) */
-bool contains(struct rt *r, struct val in, struct val item);
-int64_t length(struct rt *r, struct val v);                    /* raises */
-bool has_length(struct val v);
-uint32_t hash(struct rt *r, struct val v);                     /* raises for what has none */
-bool iterable(struct val v);
+bool val_truth(struct rt *r, struct val v);
+const char *val_type(struct val v);                           /* Python's: "str", "NoneType" */
+const char *val_long_type(struct val v);                      /* as an undefined attribute names it: "dict object" */
+bool val_is_number(struct val v);                                  /* int, float, bool */
+bool val_is_int(struct val v);                                     /* int, bool */
+bool val_equal(struct rt *r, struct val a, struct val b);
+int val_compare(struct rt *r, struct val a, struct val b, const char *op);         /* <0, 0, >0, 2: unordered (NaN) */
+bool val_contains(struct rt *r, struct val in, struct val item);
+int64_t val_length(struct rt *r, struct val v);                    /* raises */
+bool val_has_length(struct val v);
+uint32_t val_hash(struct rt *r, struct val v);                     /* raises for what has none */
+bool val_iterable(struct val v);
 void iter_init(struct rt *r, struct iter *it, struct val v);   /* raises TypeError */
 bool iter_next(struct rt *r, struct iter *it, struct val *ret);
-struct val to_list(struct rt *r, struct val v);                /* a list of its items; of a list: itself */
-double to_double(struct rt *r, struct val v);
-int64_t to_int64(struct rt *r, struct val v, const char *what);        /* an int's value; TypeError, OverflowError */
+struct val val_list(struct rt *r, struct val v);                /* a list of its items; of a list: itself */
+double val_double(struct rt *r, struct val v);
+int64_t val_int64(struct rt *r, struct val v, const char *what);        /* an int's value; TypeError, OverflowError */
 
 struct dict *dict_new(struct rt *r, uint32_t cap);
 struct val *dict_get(struct rt *r, const struct dict *d, struct val key);
@@ -259,24 +259,24 @@ bool int_negative(struct val a);
 
 /* op.c */
 enum op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW, OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE, OP_IN, OP_NOT_IN };
-struct val binary(struct rt *r, enum op op, struct val a, struct val b);
-struct val negate(struct rt *r, struct val a, bool plus);
-struct val slice(struct rt *r, struct val v, const struct val part[3]);
-struct val get_attr(struct rt *r, struct val v, struct str *name);
-struct val get_item(struct rt *r, struct val v, struct val key);
-bool own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret);     /* no item; false: there is none */
+struct val val_binary(struct rt *r, enum op op, struct val a, struct val b);
+struct val val_negate(struct rt *r, struct val a, bool plus);
+struct val val_slice(struct rt *r, struct val v, const struct val part[3]);
+struct val val_attr(struct rt *r, struct val v, struct str *name);
+struct val val_item(struct rt *r, struct val v, struct val key);
+bool val_own_attribute(struct rt *r, struct val v, struct str *name, struct val *ret);     /* no item; false: there is none */
 
 /* format.c */
 void out_val(struct rt *r, struct val v);                      /* str(v) */
 void out_repr(struct rt *r, struct val v);                     /* repr(v) */
 void out_double(struct rt *r, double f);                       /* repr */
 size_t format_double(double f, char buf[40]);
-struct str *to_str(struct rt *r, struct val v);                /* str(v); Markup stays Markup */
-struct str *to_repr(struct rt *r, struct val v);
+struct str *val_str(struct rt *r, struct val v);                /* str(v); Markup stays Markup */
+struct str *val_repr(struct rt *r, struct val v);
 struct val format_percent(struct rt *r, struct str *fmt, struct val arg);
 struct val format_braces(struct rt *r, struct str *fmt, const struct args *a);
 void out_escaped(struct rt *r, const struct str *s);           /* HTML */
-struct str *escape(struct rt *r, struct val v);                /* markupsafe.escape */
+struct str *val_escape(struct rt *r, struct val v);                /* markupsafe.escape */
 
 /* json.c */
 struct val json_read(struct rt *r, const char *text, size_t len);
@@ -291,10 +291,10 @@ int method_id(const char *name, size_t len);                   /* 0: of no type 
 const char *method_name(int id);
 bool method_of(int id, struct val v, bool *ret_unsafe);
 struct val method_call(struct rt *r, int id, struct val self, const struct args *a);
-bool other_attribute(struct rt *r, struct val v, struct str *name, struct val *ret);  /* neither a method nor an item */
+bool val_other_attribute(struct rt *r, struct val v, struct str *name, struct val *ret);  /* neither a method nor an item */
 struct val method_value(struct rt *r, int id, struct val self);
 /* Arguments by position or name into ret[n]: names are "a b c"; the first `required` must be there. Absent: V_MISSING. */
-void bind(struct rt *r, const char *function, const char *names, uint32_t required, const struct args *a, struct val *ret);
+void args_bind(struct rt *r, const char *function, const char *names, uint32_t required, const struct args *a, struct val *ret);
 
 /* str.c: str's methods */
 struct val str_method(struct rt *r, int id, struct str *s, const struct args *a);
@@ -332,8 +332,8 @@ struct val function_call(struct rt *r, struct val f, const struct args *a);
 const char *function_name(struct val f);
 
 /* eval.c */
-struct val call_value(struct rt *r, struct val f, const struct args *a);
-bool callable(struct val v);
+struct val val_call(struct rt *r, struct val f, const struct args *a);
+bool val_callable(struct val v);
 struct loop;
 bool loop_attribute(struct rt *r, struct loop *l, struct str *name, struct val *ret);
 struct val loop_method(struct rt *r, int id, struct loop *l, const struct args *a);
