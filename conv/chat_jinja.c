@@ -253,16 +253,16 @@ static int check_drops(const struct source *s, const struct chat_input *r, const
                        struct chat_fault *f)
 {
     if (r->tools && !jinja_uses(s->jinja, "tools"))
-        return chat_refuse(f, "tools", "the chat template of %s takes no tools", name);
+        return chat_refuse(f, "tools", "the chat template %s takes no tools", name);
     if (r->documents && !jinja_uses(s->jinja, "documents"))
-        return chat_refuse(f, "documents", "the chat template of %s takes no documents", name);
+        return chat_refuse(f, "documents", "the chat template %s takes no documents", name);
     for (size_t i = 0; i < m->n; i++) {
         bool calls = m->list[i].calls && s->habits.drops_calls;
         bool result = strcmp(m->list[i].role, "tool") == 0 && s->habits.drops_results;
         const char *param = calls ? arena_printf(f->a, "messages[%zu].tool_calls", i) : arena_printf(f->a, "messages[%zu].role", i);
 
         if (calls || result)
-            return chat_refuse(f, param ? param : "messages", "the chat template of %s takes no %s", name,
+            return chat_refuse(f, param ? param : "messages", "the chat template %s takes no %s", name,
                                calls ? "tool calls" : "messages of the role 'tool'");
     }
     return 0;

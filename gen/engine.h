@@ -54,7 +54,7 @@ struct engine_config {
     uint32_t parallel;              /* sequences that may run at once, >= 1 */
     uint64_t kv_tokens;             /* positions in the KV cache of all sequences; 0: as many
                                      * as parallel sequences of `context` need, within memory */
-    const char *chat_template;      /* "auto": the file's own; else a name of conv/ */
+    const char *chat_template;      /* "auto": adapters_choose()'s rule; else a name */
     const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;
     void (*notify)(void *user);
@@ -67,6 +67,7 @@ struct engine_info {
     uint32_t context_length, vocab_size;
     uint64_t weight_bytes, kv_bytes;
     struct chat_template *chat;     /* how its chats are written (conv/chat.h) */
+    char chat_reason[256];          /* why so, for a person */
 };
 
 struct engine_stats {

@@ -16,11 +16,11 @@
  * Locks: `lock` guards what is below it in struct cpu and all of a sequence,
  * but for `in_pass` ones' pages and sampler, which the pass reads. Tokenizer and
  * info never change. `delivering` and delivery buffers are the caller's. */
+#include "adapters/adapters.h"
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "conv/chat.h"
-#include "conv/conv.h"
 #include "gen/engine_ops.h"
 #include "gen/kv.h"
 #include "gen/memory.h"
@@ -29,6 +29,7 @@
 #include "gen/sched.h"
 #include "gen/textout.h"
 #include "loaders/gguf.h"
+#include "loaders/template_files.h"
 #include "loaders/tokenizer.h"
 
 #include <errno.h>
@@ -768,33 +769,23 @@ DEFINE_CLEANUP(struct cpu *, cpu_free)
 
 static int choose_template(struct cpu *e, const struct gguf *file, const struct engine_config *config, struct err *err)
 {
-    const char *name = config->chat_template;
-    CLEANUP(mem_free) char *text = NULL;
-    const struct conv_template *row;
-    struct gguf_str own = { 0 };
-    int r;
+    CLEANUP(template_files_free) struct template_files *files = NULL;
+    struct engine_info *info = &e->engine.info;
+    struct template_question q = {
+        .configured = config->chat_template, .path = config->path, .model_name = config->name, .registry = config->templates,
+    };
+    struct template_choice choice;
+    int r = template_files_of_gguf(file, &files, err);
 
-    if (name && strcmp(name, "auto")) {
-        row = conv_find(config->templates, name);
-        if (!row)
-            return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", gguf_path(file), name);
-        return chat_from_row(row, &e->engine.info.chat, err);
-    }
-    r = gguf_str(file, "tokenizer.chat_template", &own, err);
     if (r < 0)
         return r;
-    if (r == GGUF_ABSENT)
-        return err_set(err, -ENOTSUP, "%s: the file has no chat template of its own; name one (\"raw\": none)",
-                       gguf_path(file));
-    text = strndup(own.text, own.len);
-    if (!text)
-        return err_set(err, -ENOMEM, "%s: no memory for its chat template", gguf_path(file));
-    row = conv_match(text);
-    if (!row)
-        return err_set(err, -ENOTSUP,
-                       "%s: its chat template is none of those that are known; name one (\"raw\": none)",
-                       gguf_path(file));
-    return chat_from_row(row, &e->engine.info.chat, err);
+    q.files = files;
+    r = adapters_choose(&q, &choice, err);
+    if (r < 0)
+        return err_place(err, "%s", gguf_path(file)), r;
+    info->chat = choice.chat;
+    snprintf(info->chat_reason, sizeof info->chat_reason, "%s", choice.reason);
+    return 0;
 }
 
 static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)

@@ -19,12 +19,12 @@
  * of many sequences under one lock, for with thousands of them the two threads
  * would otherwise do nothing but wait for each other. Only the engine's thread
  * beats and notifies. */
+#include "adapters/adapters.h"
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "conv/chat.h"
-#include "conv/conv.h"
 #include "gen/engine_ops.h"
 #include "gen/script.h"
 #include "gen/textout.h"
@@ -962,15 +962,27 @@ static int load(const struct engine_config *config, struct script **ret, struct 
 /* The script's own templates, else ChatML, unless another was named. */
 static int choose_template(struct scripted *s, const struct engine_config *config, struct err *err)
 {
-    const char *name = config->chat_template;
-    const struct conv_template *row;
+    bool named = config->chat_template && strcmp(config->chat_template, "auto") != 0;
+    struct template_question q = {
+        .configured = named ? config->chat_template : "chatml", .model_name = config->name, .registry = config->templates,
+    };
+    struct engine_info *info = &s->engine.info;
+    struct template_choice choice;
+    size_t n_templates, n_tokens;
+    const struct chat_source *templates = script_templates(s->script, &n_templates);
+    const struct chat_token *tokens = script_specials(s->script, &n_tokens);
+    int r;
 
-    if (!name || strcmp(name, "auto") == 0)
-        name = "chatml";
-    row = conv_find(config->templates, name);
-    if (!row)
-        return err_set(err, -EINVAL, "%s: there is no chat template \"%s\"", config->name, name);
-    return chat_from_row(row, &s->engine.info.chat, err);
+    if (!named && n_templates) {
+        snprintf(info->chat_reason, sizeof info->chat_reason, "the script's own");
+        return chat_from_jinja(config->name, templates, n_templates, tokens, n_tokens, NULL, &info->chat, err);
+    }
+    r = adapters_choose(&q, &choice, err);
+    if (r < 0)
+        return err_place(err, "%s", config->name), r;
+    info->chat = choice.chat;
+    snprintf(info->chat_reason, sizeof info->chat_reason, "%s", named ? choice.reason : "scripted");
+    return 0;
 }
 
 static int describe(struct scripted *s, const struct engine_config *config, struct err *err)

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "conv/chat.h"
 #include "daemon/child.h"
 #include "daemon/roles.h"
 #include "daemon/worker/register.h"
@@ -311,6 +312,7 @@ static void load_done(struct worker *w)
     info = engine_info(w->engine);
     log_notice("ready: %s on %s, context %u, %u at once", info->model, info->backend, info->context_length,
                w->set.parallel);
+    log_info("chat template %s: %s", chat_name(info->chat), info->chat_reason);
     w->phase = WORKER_READY;
     registrar_start(w->registrar);
 }

@@ -72,7 +72,7 @@ Test(worker_life, a_bad_model_is_reported_and_never_tried_again)
         { "{\"plays\":[]}", NULL, NULL, NULL, "script.json: unknown key 'plays'" },
         { "{}", "/nonexistent/model", NULL, NULL, "/nonexistent/model: can not be opened: No such file or directory" },
         { "{}", NULL, "abacus", NULL, "device \"abacus\" is not known" },
-        { "{}", NULL, NULL, ",\"template\":\"nobody's\"", "test: there is no chat template \"nobody's\"" },
+        { "{}", NULL, NULL, ",\"template\":\"nobody's\"", "test: there is no chat template 'nobody's'" },
         { "{}", NULL, NULL, ",\"context\":-1", "settings: model: 'context' must be between" },
     };
 

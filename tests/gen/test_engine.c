@@ -623,19 +623,52 @@ Test(engine, what_can_not_be_opened_is_refused_by_name)
     open_fails(config, -ENOENT, "/nonexistent/model.gguf");
     config = tiny;
     config.chat_template = "no such";
-    open_fails(config, -EINVAL, "there is no chat template \"no such\"");
-    config.chat_template = "auto";
-    open_fails(config, -ENOTSUP, "no chat template of its own");
+    open_fails(config, -EINVAL, "tiny.gguf: there is no chat template 'no such'");
     config = tiny;
     config.context = 3000;
     open_fails(config, -EINVAL, "a context of 3000 tokens is more than the model's 2048");
     config = tiny;
     config.parallel = 0;
     open_fails(config, -EINVAL, "0 sequences at once");
-    tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ messages }}?" });
+    tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ messages }}\n{% if %}" });
     config = tiny;
     config.chat_template = "auto";
-    open_fails(config, -ENOTSUP, "none of those that are known");
+    open_fails(config, -EINVAL, "tokenizer.chat_template:2:");
+}
+
+/* Some text for one message of a person. */
+static char *written(struct engine *e, struct arena *a)
+{
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"a\"}]";
+    const struct chat_input in = { .messages = messages, .messages_len = sizeof messages - 1, .add_generation_prompt = true };
+    struct chat_prompt prompt;
+    const char *param;
+    struct err err = { 0 };
+
+    cr_assert(zero(int, chat_render(engine_info(e)->chat, &in, a, &prompt, &param, &err)), "%s", err_text(&err));
+    return arena_strdup(a, prompt.text);
+}
+
+Test(engine, chats_are_written_by_the_files_own_template_or_a_guess)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct engine_config config = tiny;
+
+    config.chat_template = "auto";
+    tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ bos_token }}[{{ messages[0].content }}]" });
+    {
+        OPEN(box, config);
+
+        cr_expect(eq(str, (char *)engine_info(box.e)->chat_reason, "its own, tokenizer.chat_template"));
+        cr_expect(strstr(written(box.e, a), "[a]") != NULL);
+    }
+    tiny_file_write(path, &(struct tiny_file){ .seed = 1 });
+    {
+        OPEN(box, config);
+
+        cr_expect(strncmp(engine_info(box.e)->chat_reason, "no chat template of its own", 27) == 0);
+        cr_expect(strstr(written(box.e, a), "a") != NULL);
+    }
 }
 
 Test(engine, only_trusted_spans_hold_control_tokens)
