@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes C strings of text files: embed.py OUTPUT FILE…; other files than *.jinja are passed over.
+"""Makes C strings of text files: embed.py OUTPUT FILE…
 
 OUTPUT is a list of rows EMBEDDED("name of the file without its end", "text"), for an include.
 """
@@ -19,8 +19,6 @@ def main(output, files):
     with open(output, "w", encoding="ascii") as f:
         f.write("/* made by adapters/embed.py */\n")
         for path in files:
-            if not path.endswith(".jinja"):
-                continue
             with open(path, encoding="utf-8") as text:
                 name = os.path.splitext(os.path.basename(path))[0]
                 f.write(f'EMBEDDED("{name}",\n{quoted(text.read())})\n')
