@@ -138,6 +138,15 @@ static int by_contract(const struct known *k, struct template_choice *ret, struc
     return r == FAMILY_UNKNOWN ? err_set(err, -EINVAL, "there is no chat template '%s'", name) : r;
 }
 
+/* What a foreign api is told of it: the family's row, else what FastChat would say of the same checkpoint. */
+static const struct conv_template *wire_of(const struct known *k, const struct family *f)
+{
+    const struct adapter *a;
+    const char *name;
+
+    return f && f->row ? conv_find(k->q->registry, f->row) : contract_row(k, &a, &name);
+}
+
 /* ---- its own ---- */
 
 static int by_own(const struct known *k, struct template_choice *ret, struct err *err)
@@ -148,19 +157,14 @@ static int by_own(const struct known *k, struct template_choice *ret, struct err
     const struct template_file *files = template_files_all(k->q->files, &n_files);
     const struct template_token *own = template_files_tokens(k->q->files, &n_tokens);
     const struct conv_template *wire = conv_match(files[0].text);
-    const struct family *f = wire ? NULL : family_of(k, ret);
-    const struct adapter *a;
-    const char *name;
     int r;
 
     for (size_t i = 0; i < n_files; i++)
         sources[i] = (struct chat_source){ files[i].name, files[i].text, files[i].len };
     for (size_t i = 0; i < n_tokens; i++)
         tokens[i] = (struct chat_token){ own[i].name, own[i].text };
-    if (f && f->row)
-        wire = conv_find(k->q->registry, f->row);
     if (!wire)
-        wire = contract_row(k, &a, &name);
+        wire = wire_of(k, family_of(k, ret));
     ret->why = TEMPLATE_OWN;
     SAY(ret, "its own, %s", files[0].from);
     for (size_t i = 1; i < n_files; i++) {
@@ -190,8 +194,9 @@ static int unknown_name(const char *name, const struct conv_registry *registry, 
     return err_set(err, -EINVAL, "there is no chat template '%s'", name);
 }
 
-static int by_name(const struct template_question *q, struct template_choice *ret, struct err *err)
+static int by_name(const struct known *k, struct template_choice *ret, struct err *err)
 {
+    const struct template_question *q = k->q;
     const struct family *f;
     int r = registry_chat(q->configured, q->files, q->registry, &ret->chat, err);
 
@@ -200,7 +205,7 @@ static int by_name(const struct template_question *q, struct template_choice *re
     if (r != FAMILY_UNKNOWN)
         return r;
     f = family_named(q->configured);
-    return f ? family_chat(f, q->files, q->registry, &ret->chat, err) : unknown_name(q->configured, q->registry, err);
+    return f ? family_chat(f, q->files, q->registry, wire_of(k, f), &ret->chat, err) : unknown_name(q->configured, q->registry, err);
 }
 
 int adapters_choose(const struct template_question *q, struct template_choice *ret, struct err *err)
@@ -212,7 +217,7 @@ int adapters_choose(const struct template_question *q, struct template_choice *r
     int r;
 
     if (is_said(q->configured) && strcmp(q->configured, "auto") != 0) {
-        r = by_name(q, &choice, err);
+        r = by_name(&(struct known){ .q = q, .path = q->path ? q->path : "" }, &choice, err);
     } else {
         r = known_init(&k, q, err);
         if (r < 0)
@@ -223,7 +228,7 @@ int adapters_choose(const struct template_question *q, struct template_choice *r
             r = by_own(&k, &choice, err);
         } else if ((f = family_of(&k, &choice)) != NULL) {
             choice.why = TEMPLATE_FAMILY;
-            r = family_chat(f, q->files, q->registry, &choice.chat, err);
+            r = family_chat(f, q->files, q->registry, wire_of(&k, f), &choice.chat, err);
         } else {
             r = by_contract(&k, &choice, err);
         }

@@ -105,9 +105,8 @@ int registry_chat(const char *name, const struct template_files *files, const st
 }
 
 int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
-                struct chat_template **ret, struct err *err)
+                const struct conv_template *wire, struct chat_template **ret, struct err *err)
 {
-    const struct conv_template *row = f->row ? conv_find(registry, f->row) : NULL;
     struct chat_token tokens[MAX_TOKENS];
     struct chat_source source;
     int r = registry_chat(f->name, files, registry, ret, err);
@@ -118,5 +117,6 @@ int family_chat(const struct family *f, const struct template_files *files, cons
         return registry_chat(f->row, files, registry, ret, err);
     source = (struct chat_source){ "default", text_named(f->text), 0 };
     source.len = strlen(source.text);
-    return chat_from_jinja(f->name, &source, 1, tokens, put_tokens(files, f->variables, tokens), row, ret, err);
+    return chat_from_jinja(f->name, &source, 1, tokens, put_tokens(files, f->variables, tokens),
+                           f->row ? conv_find(registry, f->row) : wire, ret, err);
 }

@@ -9,6 +9,7 @@
 
 struct chat_template;
 struct conv_registry;
+struct conv_template;
 struct err;
 struct template_files;
 
@@ -16,7 +17,7 @@ struct family {
     const char *name, *who;             /* "qwen3", "Qwen 3" */
     const char *names, *architectures, *ends;       /* rules (rule.h) of what their names say; NULL: none */
     const char *text;                   /* Jinja; NULL: the row */
-    const char *row;                    /* of the registry, for a foreign api; NULL: none fits */
+    const char *row;                    /* of the registry, for a foreign api; NULL: none is near */
     const char *const *variables;       /* name, text, …, NULL */
 };
 
@@ -33,8 +34,8 @@ enum { FAMILY_UNKNOWN = 1 };
 int registry_chat(const char *name, const struct template_files *files, const struct conv_registry *registry,
                   struct chat_template **ret, struct err *err);
 /* The family's template: what the registry has under its name, which an administrator may have put there, else its own, with
- * the special tokens of the checkpoint before its variables. */
+ * the special tokens of the checkpoint before its variables. wire: the row for a foreign api where the family has none; may be NULL. */
 int family_chat(const struct family *f, const struct template_files *files, const struct conv_registry *registry,
-                struct chat_template **ret, struct err *err);
+                const struct conv_template *wire, struct chat_template **ret, struct err *err);
 
 #endif

@@ -73,7 +73,7 @@ Test(choose, what_an_administrator_added_takes_the_place_of_a_familys_and_a_row)
     cr_assert(ge(int, conv_registry_add(r, "vicuna_v1.1", NULL, "{{ 2 }}", 7, NULL), 0));
     cr_expect(eq(str, CHOSEN(.path = "/m/Qwen3-8B", .registry = r), "family qwen3 -"));
     cr_expect(eq(str, CHOSEN(.path = "/m/vicuna-7b", .registry = r), "adapter vicuna_v1.1 -"));
-    cr_assert(zero(int, family_chat(family_named("qwen3"), NULL, r, &t, NULL)));
+    cr_assert(zero(int, family_chat(family_named("qwen3"), NULL, r, NULL, &t, NULL)));
     cr_expect(eq(str, (char *)chat_jinja_text(t, NULL, &len), "{{ 1 }}"));
 }
 
@@ -103,7 +103,7 @@ Test(choose, a_family_is_known_by_name_architecture_or_end)
     CLEANUP(template_files_free) struct template_files *end = files_of("{\"eos_token\": \"<|im_end|>\"}");
 
     cr_expect(eq(str, CHOSEN(.path = "/m/Qwen3-8B-Q4_K_M.gguf"), "family qwen3 chatml"));
-    cr_expect(eq(str, CHOSEN(.path = "/m/model.gguf", .model_name = "phi-4"), "family phi-4 -"));
+    cr_expect(eq(str, CHOSEN(.path = "/m/model.gguf", .model_name = "phi-4"), "family phi-4 one_shot"));
     cr_expect(eq(str, CHOSEN(.path = "/m/Llama-3.3-70B-Instruct/model.gguf"), "family llama-3.3 meta-llama-3.1"));
     cr_expect(eq(str, CHOSEN(.path = "/m/model.gguf", .architecture = "olmo2"), "family olmo-2 tulu"));
     cr_expect(eq(str, CHOSEN(.path = "/m/model.gguf", .architecture = "llama"), "default one_shot one_shot"));
@@ -164,7 +164,7 @@ Test(choose, every_family_makes_a_template)
         CLEANUP(chat_free) struct chat_template *t = NULL;
         struct err err = { 0 };
 
-        cr_expect(zero(int, family_chat(f, NULL, NULL, &t, &err)), "%s: %s", f->name, err_text(&err));
+        cr_expect(zero(int, family_chat(f, NULL, NULL, NULL, &t, &err)), "%s: %s", f->name, err_text(&err));
         cr_expect(eq(ptr, (void *)family_named(f->name), (void *)f), "%s: two rows of this name", f->name);
         cr_expect(f->row == NULL || conv_find(NULL, f->row), "%s: its row is none of the registry", f->name);
     }

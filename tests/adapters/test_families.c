@@ -132,7 +132,7 @@ static void compare(const struct pair *p, const cJSON *record)
     in.kwargs_len = kwargs.len;
     json_get_bool(context, "add_generation_prompt", &in.add_generation_prompt, NULL);
     json_get_string(record, "output", &want, NULL);
-    cr_assert(zero(int, family_chat(family_named(p->family), files, NULL, &chat, &err)), "%s: %s", p->family, err_text(&err));
+    cr_assert(zero(int, family_chat(family_named(p->family), files, NULL, NULL, &chat, &err)), "%s: %s", p->family, err_text(&err));
     r = chat_render(chat, &in, a, &got, &param, &err);
     if (!want)
         cr_expect(lt(int, r, 0), "%s, %s of %s: is no error", p->family, name, p->published);
@@ -200,7 +200,7 @@ static const char *rendered(const char *family, const char *kwargs, struct arena
     const char *param;
     struct err err = { 0 };
 
-    cr_assert(zero(int, family_chat(family_named(family), NULL, NULL, &chat, &err)), "%s", err_text(&err));
+    cr_assert(zero(int, family_chat(family_named(family), NULL, NULL, NULL, &chat, &err)), "%s", err_text(&err));
     cr_assert(zero(int, chat_render(chat, &in, a, &got, &param, &err)), "%s: %s", family, err_text(&err));
     return got.text;
 }
