@@ -14,15 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A domain whose file is not there yet. */
-#pragma weak score_conv
-#pragma weak score_adapters
-#pragma weak score_jinja
-#pragma weak score_micro
-#pragma weak score_hf_tokenizers
-#pragma weak score_spm
-#pragma weak score_ggml_vocab
-
 static const struct domain {
     const char *name;
     void (*score)(struct score *s, const char *folder);
@@ -67,8 +58,7 @@ static bool run(struct score *s, const struct domain *d, const char *folder, boo
     size_t n;
     bool good;
 
-    if (d->score)
-        d->score(s, folder);
+    d->score(s, folder);
     n = score_records(s);
     good = score_print(s);
     *records += n;
