@@ -38,7 +38,9 @@ static inline uint8_t unicode_class(uint32_t c)
 {
     uint32_t block = c >> 7;
 
-    return block == 0 ? unicode_ascii_class[c] : block < UNICODE_CLASS_BLOCKS ? unicode_class_blocks[(uint32_t)unicode_class_index[block] << 7 | (c & 127)] : 0;
+    if (block == 0)
+        return unicode_ascii_class[c];
+    return block < UNICODE_CLASS_BLOCKS ? unicode_class_blocks[(uint32_t)unicode_class_index[block] << 7 | (c & 127)] : 0;
 }
 
 /* General category, two letters: "Lu", "Nd", "Cn". */

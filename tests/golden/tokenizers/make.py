@@ -174,18 +174,18 @@ def make_level():
 
 
 
-BASES = {"bytes": make_bytes, "marked": make_marked, "words": make_words, "pieces": make_pieces, "level": make_level}
-
-
 def make_suffix(prefix, suffix):
+    """BPE that decorates: what ends a word (as CLIP's), or what goes on in one."""
     options = {k: v for k, v in (("continuing_subword_prefix", prefix), ("end_of_word_suffix", suffix)) if v}
     model = trained(models.BPE(unk_token="<unk>", **options), trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], show_progress=False, **options),
                     pre_tokenizers.Whitespace())
     return file_of(model, added({"<unk>": 0}), {"type": "Lowercase"}, {"type": "Whitespace"}, None, {"type": "BPEDecoder", "suffix": suffix or "</w>"})
 
 
-BASES["suffix"] = lambda: make_suffix(None, "</w>")
-BASES["prefix"] = lambda: make_suffix("@@", None)
+BASES = {
+    "bytes": make_bytes, "marked": make_marked, "words": make_words, "pieces": make_pieces, "level": make_level,
+    "suffix": lambda: make_suffix(None, "</w>"), "prefix": lambda: make_suffix("@@", None),
+}
 
 
 def variants(bases):
