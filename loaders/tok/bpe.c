@@ -5,10 +5,10 @@
  *      a writer that finds it odd writes nothing.
  *   2. a piece that is a token: that token, where merging its text gives it back. Merging is asked once a token and the
  *      answer remembered; most vocabularies have tokens that no text reaches, so it is not assumed.
- *   3. merging. Up to FEW symbols: the lowest rank is found by looking at all, which is fastest. More: a heap of
- *      (rank, position) over a linked list, so that time grows as n log n: one line of megabytes without a space is an
- *      ordinary text, not an attack. A heap's entry counts when the pair that now stands at its place makes the same
- *      token, as in Hugging Face's; what it was made for may be gone.
+ *   3. merging. Up to FEW symbols: the lowest rank is found by looking at all, which is fastest. More: a linked list, and
+ *      what can be merged in buckets by rank, so that time grows about as the text does: one line of megabytes without a
+ *      space is an ordinary text, not an attack. An entry counts when the pair that now stands at its place makes the
+ *      same token, as in Hugging Face's; what it was made for may be gone.
  *
  * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds a tag and the rank only, so that the
  * usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
@@ -22,7 +22,7 @@
 
 #include <errno.h>
 
-enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16 };
+enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16, AHEAD = 16 };
 #define NO_RANK UINT32_MAX
 
 struct pair_slot { uint32_t tag, rank; };       /* rank NO_RANK: free */
@@ -35,6 +35,7 @@ struct bpe {
     struct bpe_spec spec;
     uint64_t seed;
     struct bpe_merge *merges;                   /* by rank */
+    uint32_t n_merges;
     struct pair_slot *pairs;
     uint32_t pairs_mask;
     uint32_t *byte_ranks;                       /* [256][256], only with byte_level */
@@ -91,11 +92,13 @@ static int fill_pairs(struct bpe *b, const struct bpe_spec *spec)
         return -ENOMEM;
     memset(b->pairs, 0xFF, size * sizeof *b->pairs);
     b->pairs_mask = size - 1;
+    b->n_merges = (uint32_t)spec->n_merges;
     for (size_t rank = 0; rank < spec->n_merges; rank++) {
-        const struct bpe_merge m = spec->merges[rank];
+        const struct bpe_merge m = spec->merges[rank], *ahead = &spec->merges[rank + AHEAD < spec->n_merges ? rank + AHEAD : rank];
         uint64_t hash = hash_pair(b->seed, (uint32_t)m.left, (uint32_t)m.right);
         struct pair_slot *s;
 
+        __builtin_prefetch(&b->pairs[(uint32_t)hash_pair(b->seed, (uint32_t)ahead->left, (uint32_t)ahead->right) & b->pairs_mask]);
         if ((uint32_t)m.left >= n_ids || (uint32_t)m.right >= n_ids || (uint32_t)m.result >= n_ids)
             return -EINVAL;
         b->merges[rank] = m;
@@ -108,24 +111,15 @@ static int fill_pairs(struct bpe *b, const struct bpe_spec *spec)
     return 0;
 }
 
-static int fill_byte_ranks(struct bpe *b, size_t n_merges)
+static int fill_byte_ranks(struct bpe *b)
 {
-    const struct vocab *v = b->spec.vocab;
-
     b->byte_ranks = malloc(256 * 256 * sizeof *b->byte_ranks);
     if (!b->byte_ranks)
         return -ENOMEM;
-    memset(b->byte_ranks, 0xFF, 256 * 256 * sizeof *b->byte_ranks);
-    for (size_t rank = 0; rank < n_merges; rank++) {
-        struct tok_str left = vocab_text(v, b->merges[rank].left), right = vocab_text(v, b->merges[rank].right);
-        int32_t l, r;
+    for (size_t i = 0; i < 256 * 256; i++) {
+        int32_t left = b->byte_ids[i / 256], right = b->byte_ids[i % 256];
 
-        if (left.len != 1 || right.len != 1)
-            continue;
-        l = b->byte_ids[(unsigned char)*left.text];
-        r = b->byte_ids[(unsigned char)*right.text];
-        if (l >= 0 && r >= 0)
-            b->byte_ranks[(unsigned char)*left.text * 256 + (unsigned char)*right.text] = rank_of(b, l, r);
+        b->byte_ranks[i] = left >= 0 && right >= 0 ? rank_of(b, left, right) : NO_RANK;
     }
     return 0;
 }
@@ -412,105 +406,207 @@ static size_t merge_few(const struct bpe *b, int32_t *ids, size_t n, uint32_t ra
     return n;
 }
 
-struct node { int32_t id, prev, next; };        /* -1: merged away; none */
+/* Many symbols: a list of nodes, and what may be merged, by rank. Entries of one rank lie in a bucket and are all taken at once, in order
+ * of their places, so that memory is walked from front to back, rank by rank; only what a merge offers at the rank at work or
+ * below it goes to a heap, which stays small. */
 
-struct heap { uint64_t *v; size_t n; };         /* rank << 32 | place, smallest first, four below each */
+struct node { int32_t id, prev, next; uint32_t rank; };     /* id -1: merged away; rank: with the next one */
+struct entry { uint32_t at; int32_t next; };                /* of a bucket, or free; -1: the last */
+struct bucket { uint32_t rank, n; int32_t first; };         /* rank NO_RANK: free */
 
-static void sift_down(struct heap *h, size_t i)
+struct many {
+    const struct bpe *b;
+    struct tok_scratch *scratch;
+    struct node *nodes;
+    struct entry *entries;
+    struct bucket *buckets;                     /* open addressing by rank */
+    uint32_t n_entries, buckets_mask;
+    int32_t free;                               /* entries that can be used again */
+    uint64_t *waiting, *urgent;                 /* heaps, four below each: ranks of buckets; rank << 32 | place */
+    size_t n_waiting, n_urgent;
+    uint32_t *places;                           /* of the rank at work, ascending */
+    uint32_t rank;                              /* at work */
+};
+
+static void heap_push(uint64_t *heap, size_t *n, uint64_t v)
 {
-    uint64_t v = h->v[i];
+    size_t i = (*n)++;
 
-    for (size_t child; (child = 4 * i + 1) < h->n; i = child) {
-        size_t end = child + 4 < h->n ? child + 4 : h->n;
+    for (size_t up; i && v < heap[up = (i - 1) / 4]; i = up)
+        heap[i] = heap[up];
+    heap[i] = v;
+}
+
+static uint64_t heap_pop(uint64_t *heap, size_t *n)
+{
+    uint64_t top = heap[0], v = heap[--*n];
+    size_t i = 0;
+
+    for (size_t child; (child = 4 * i + 1) < *n; i = child) {
+        size_t end = child + 4 < *n ? child + 4 : *n;
 
         for (size_t j = child + 1; j < end; j++)
-            child = h->v[j] < h->v[child] ? j : child;
-        if (v <= h->v[child])
+            child = heap[j] < heap[child] ? j : child;
+        if (v <= heap[child])
             break;
-        h->v[i] = h->v[child];
+        heap[i] = heap[child];
     }
-    h->v[i] = v;
+    heap[i] = v;
+    return top;
 }
 
-static void heap_push(struct heap *h, uint64_t v)
+static struct bucket *bucket_of(const struct many *m, uint32_t rank)
 {
-    size_t i = h->n++;
+    uint32_t i = (uint32_t)hash_pair(m->b->seed, rank, 0) & m->buckets_mask;
 
-    for (size_t up; i && v < h->v[up = (i - 1) / 4]; i = up)
-        h->v[i] = h->v[up];
-    h->v[i] = v;
+    while (m->buckets[i].rank != rank && m->buckets[i].rank != NO_RANK)
+        i = (i + 1) & m->buckets_mask;
+    return &m->buckets[i];
 }
 
-static uint64_t heap_pop(struct heap *h)
+static int put_in_bucket(struct many *m, uint32_t rank, uint32_t at)
 {
-    uint64_t v = h->v[0];
+    struct bucket *k = bucket_of(m, rank);
+    int32_t e = m->free;
 
-    h->v[0] = h->v[--h->n];
-    if (h->n)
-        sift_down(h, 0);
-    return v;
+    if (e >= 0) {
+        m->free = m->entries[e].next;
+    } else {
+        e = (int32_t)m->n_entries++;
+        m->entries = scratch_room(m->scratch, SCRATCH_MODEL_3, m->n_entries * sizeof *m->entries);
+        if (!m->entries)
+            return -ENOMEM;
+    }
+    if (k->rank == NO_RANK || !k->n) {
+        *k = (struct bucket){ rank, 0, -1 };
+        heap_push(m->waiting, &m->n_waiting, rank);
+    }
+    m->entries[e] = (struct entry){ at, k->first };
+    k->first = e;
+    k->n++;
+    return 0;
 }
 
-static uint32_t rank_at(const struct bpe *b, const struct node *nodes, int32_t i)
+/* The pair that now begins at a node. */
+static int offer(struct many *m, int32_t at)
 {
-    int32_t next = nodes[i].id < 0 ? -1 : nodes[i].next;
+    struct node *node = &m->nodes[at];
 
-    return next < 0 ? NO_RANK : rank_of(b, nodes[i].id, nodes[next].id);
+    node->rank = node->next < 0 ? NO_RANK : rank_of(m->b, node->id, m->nodes[node->next].id);
+    if (node->rank == NO_RANK)
+        return 0;
+    if (node->rank > m->rank || m->rank == NO_RANK)
+        return put_in_bucket(m, node->rank, (uint32_t)at);
+    m->urgent = scratch_room(m->scratch, SCRATCH_HEAP, (m->n_urgent + 1) * sizeof *m->urgent);
+    if (!m->urgent)
+        return -ENOMEM;
+    heap_push(m->urgent, &m->n_urgent, (uint64_t)node->rank << 32 | (uint32_t)at);
+    return 0;
 }
 
-static void offer(const struct bpe *b, const struct node *nodes, struct heap *h, int32_t i)
+/* An entry for a pair that made `result`. It counts when the pair that is there now makes the same. */
+static int merge_at(struct many *m, uint32_t at, int32_t result)
 {
-    uint32_t rank = i < 0 ? NO_RANK : rank_at(b, nodes, i);
+    struct node *node = &m->nodes[at];
+    int32_t gone = node->next;
 
-    if (rank != NO_RANK)
-        heap_push(h, (uint64_t)rank << 32 | (uint32_t)i);
+    if (node->id < 0 || node->rank == NO_RANK || m->b->merges[node->rank].result != result)
+        return 0;
+    node->id = result;
+    node->next = m->nodes[gone].next;
+    m->nodes[gone].id = -1;
+    if (node->next >= 0)
+        m->nodes[node->next].prev = (int32_t)at;
+    if (node->prev >= 0 && offer(m, node->prev) < 0)
+        return -ENOMEM;
+    return offer(m, (int32_t)at);
 }
 
-static void merge_node(struct node *nodes, int32_t at, int32_t result)
+static int by_place(const void *a, const void *b)
 {
-    int32_t gone = nodes[at].next;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
-    nodes[at].id = result;
-    nodes[at].next = nodes[gone].next;
-    nodes[gone].id = -1;
-    if (nodes[at].next >= 0)
-        nodes[nodes[at].next].prev = at;
+    return (x > y) - (x < y);
 }
 
-/* Many: each merge takes an entry away and adds two at most, so that the heap needs room for as many as there were symbols, twice:
- * n - 1 at the start and, n - 1 merges later, at most n - 1 more than that. */
+/* Takes the places of a bucket out of it, in order. What was put in last comes first, and most come in order. */
+static int take_bucket(struct many *m, uint32_t rank, uint32_t *ret_n)
+{
+    struct bucket *k = bucket_of(m, rank);
+    uint32_t n = k->n;
+    bool in_order = true;
+
+    m->places = scratch_room(m->scratch, SCRATCH_MODEL_4, n * sizeof *m->places);
+    if (!m->places)
+        return -ENOMEM;
+    for (uint32_t i = n; i-- > 0;) {
+        int32_t e = k->first;
+
+        m->places[i] = m->entries[e].at;
+        in_order = in_order && (i + 1 == n || m->places[i] <= m->places[i + 1]);
+        k->first = m->entries[e].next;
+        m->entries[e].next = m->free;
+        m->free = e;
+    }
+    k->n = 0;
+    if (!in_order)
+        qsort(m->places, n, sizeof *m->places, by_place);
+    *ret_n = n;
+    return 0;
+}
+
+/* All entries of the lowest rank, and what they make urgent, in order of rank and place. */
+static int merge_rank(struct many *m)
+{
+    uint32_t rank = (uint32_t)heap_pop(m->waiting, &m->n_waiting), n, i = 0;
+    int r = take_bucket(m, rank, &n);
+
+    m->rank = rank;
+    while (r == 0 && (i < n || m->n_urgent)) {
+        uint64_t next = i < n ? (uint64_t)rank << 32 | m->places[i] : UINT64_MAX;
+
+        if (m->n_urgent && m->urgent[0] < next)
+            next = heap_pop(m->urgent, &m->n_urgent);
+        else
+            i++;
+        r = merge_at(m, (uint32_t)next, m->b->merges[next >> 32].result);
+    }
+    return r;
+}
+
+static int begin_many(struct many *m, const int32_t *ids, size_t n)
+{
+    uint32_t n_merges = m->b->n_merges;
+    size_t ranks = 3 * n < n_merges ? 3 * n : n_merges;         /* n pairs at first, and two more a merge */
+    uint32_t size = hash_size(ranks);
+
+    m->nodes = scratch_room(m->scratch, SCRATCH_MODEL_2, n * sizeof *m->nodes);
+    m->buckets = scratch_room(m->scratch, SCRATCH_MODEL_5, size * sizeof *m->buckets);
+    m->waiting = scratch_room(m->scratch, SCRATCH_MODEL_6, (ranks + 1) * sizeof *m->waiting);
+    if (!m->nodes || !m->buckets || !m->waiting)
+        return -ENOMEM;
+    memset(m->buckets, 0xFF, size * sizeof *m->buckets);
+    m->buckets_mask = size - 1;
+    for (size_t i = 0; i < n; i++)
+        m->nodes[i] = (struct node){ ids[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
+    for (size_t i = 0; i + 1 < n; i++)
+        if (offer(m, (int32_t)i) < 0)
+            return -ENOMEM;
+    return 0;
+}
+
 static int merge_many(const struct bpe *b, struct tok_scratch *scratch, int32_t *ids, size_t *io_n)
 {
-    size_t n = *io_n;
-    struct node *nodes = n < INT32_MAX ? scratch_room(scratch, SCRATCH_MODEL_2, n * sizeof *nodes) : NULL;
-    struct heap h = { nodes ? scratch_room(scratch, SCRATCH_HEAP, 2 * n * sizeof *h.v) : NULL, 0 };
+    struct many m = { .b = b, .scratch = scratch, .free = -1, .rank = NO_RANK };
+    size_t n = 0;
+    int r = *io_n < INT32_MAX / 4 ? begin_many(&m, ids, *io_n) : -ENOMEM;
 
-    if (!nodes || !h.v)
-        return -ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        nodes[i] = (struct node){ ids[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1 };
-    for (size_t i = 0; i + 1 < n; i++) {
-        uint32_t rank = rank_at(b, nodes, (int32_t)i);
-
-        if (rank != NO_RANK)
-            h.v[h.n++] = (uint64_t)rank << 32 | i;
-    }
-    for (size_t i = h.n / 4 + 1; i-- > 0 && h.n;)
-        sift_down(&h, i);
-    while (h.n) {
-        uint64_t top = heap_pop(&h);
-        int32_t at = (int32_t)(uint32_t)top, result = b->merges[top >> 32].result;
-        uint32_t rank = rank_at(b, nodes, at);
-
-        if (rank == NO_RANK || b->merges[rank].result != result)
-            continue;
-        merge_node(nodes, at, result);
-        offer(b, nodes, &h, nodes[at].prev);
-        offer(b, nodes, &h, at);
-    }
-    n = 0;
-    for (int32_t i = 0; i >= 0; i = nodes[i].next)
-        ids[n++] = nodes[i].id;
+    while (r == 0 && m.n_waiting)
+        r = merge_rank(&m);
+    if (r < 0)
+        return r;
+    for (int32_t i = 0; i >= 0; i = m.nodes[i].next)
+        ids[n++] = m.nodes[i].id;
     *io_n = n;
     return 0;
 }
@@ -669,7 +765,7 @@ int bpe_new(const struct bpe_spec *spec, struct tok_model **ret)
     if (r < 0)
         return r;
     fill_byte_ids(b);
-    if (spec->byte_level && fill_byte_ranks(b, spec->n_merges) < 0)
+    if (spec->byte_level && fill_byte_ranks(b) < 0)
         return -ENOMEM;
     if (!spec->byte_level && !decorated && fill_char_ids(b) < 0)
         return -ENOMEM;
@@ -700,23 +796,46 @@ static bool is_joined(struct tok_str s, struct tok_str left, struct tok_str righ
            memcmp(s.text + left.len, right.text, right.len) == 0;
 }
 
+/* At most VOCAB_FIND_MANY. */
+static int find_merges(const struct vocab *v, const struct tok_str *lefts, const struct tok_str *rights, size_t n, size_t skip, int32_t last,
+                       struct bpe_merge *ret, size_t *ret_bad)
+{
+    int32_t left_ids[VOCAB_FIND_MANY], right_ids[VOCAB_FIND_MANY];
+
+    vocab_find_many(v, lefts, n, left_ids);
+    vocab_find_many(v, rights, n, right_ids);
+    for (size_t i = 0; i < n; i++) {
+        struct tok_str rest = rights[i];
+
+        *ret_bad = i;
+        if (left_ids[i] < 0 || right_ids[i] < 0 || skip > rest.len)
+            return -EINVAL;
+        rest = (struct tok_str){ rest.text + skip, rest.len - (uint32_t)skip };
+        if (!is_joined(vocab_text(v, last), lefts[i], rest) && !is_joined(vocab_text(v, ++last), lefts[i], rest))
+            last = find_joined(v, lefts[i], rest);
+        if (last < 0)
+            return -EINVAL;
+        ret[i] = (struct bpe_merge){ left_ids[i], right_ids[i], last };
+    }
+    return 0;
+}
+
+int bpe_merges_find(const struct vocab *v, const struct tok_str *lefts, const struct tok_str *rights, size_t n, size_t skip, int32_t last,
+                    struct bpe_merge *ret, size_t *ret_bad)
+{
+    int r = 0;
+
+    for (size_t i = 0, some; i < n && r == 0; i += some) {
+        some = n - i < VOCAB_FIND_MANY ? n - i : VOCAB_FIND_MANY;
+        r = find_merges(v, lefts + i, rights + i, some, skip, i ? ret[i - 1].result : last, ret + i, ret_bad);
+        *ret_bad += i;
+    }
+    return r;
+}
+
 int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret)
 {
-    int32_t result = ret->result;
-    struct tok_str rest;
+    size_t bad;
 
-    ret->left = vocab_find(v, left.text, left.len);
-    ret->right = vocab_find(v, right.text, right.len);
-    if (ret->left < 0 || ret->right < 0 || skip > right.len)
-        return -EINVAL;
-    rest = (struct tok_str){ right.text + skip, right.len - (uint32_t)skip };
-    if (!is_joined(vocab_text(v, result), left, rest)) {
-        result++;
-        if (!is_joined(vocab_text(v, result), left, rest))
-            result = find_joined(v, left, rest);
-    }
-    if (result < 0)
-        return -EINVAL;
-    ret->result = result;
-    return 0;
+    return bpe_merges_find(v, &left, &right, 1, skip, ret->result, ret, &bad);
 }

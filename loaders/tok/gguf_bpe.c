@@ -32,8 +32,9 @@ static struct tok_str decode_alphabet(struct gguf_str s, char *out)
     uint32_t c;
 
     for (size_t i = 0; i < s.len;) {
-        int len = utf8_decode(s.text + i, s.len - i, &c);
-        int byte = len > 0 ? byte_of_character(c) : -1;
+        unsigned char first = (unsigned char)s.text[i];
+        int len = first >= 33 && first <= 126 ? 1 : utf8_decode(s.text + i, s.len - i, &c);
+        int byte = first >= 33 && first <= 126 ? first : len > 0 ? byte_of_character(c) : -1;
 
         if (byte < 0) {
             memcpy(out, s.text, s.len);
@@ -97,31 +98,80 @@ static int read_vocab(struct gguf_tok *g, char *room)
     return r;
 }
 
-static int read_merge(struct gguf_tok *g, struct gguf_str m, size_t rank, char *room)
+/* Some merges of the file, cut in two and decoded. */
+struct halves {
+    struct tok_str lefts[VOCAB_FIND_MANY], rights[VOCAB_FIND_MANY];
+    size_t n;
+    char *room;                         /* grows */
+    size_t cap;
+};
+
+static int cut_merge(struct gguf_tok *g, struct halves *h, struct gguf_str m, size_t used)
 {
     const char *gap = m.len > 1 ? memchr(m.text + 1, ' ', m.len - 1) : NULL;
-    struct bpe_merge *merge = &g->merges[rank];
-    struct tok_str left, right;
     size_t at;
 
     if (!gap)
-        return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", rank);
+        return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", g->n_merges + h->n);
     at = (size_t)(gap - m.text);
-    left = decode_alphabet((struct gguf_str){ m.text, at }, room);
-    right = decode_alphabet((struct gguf_str){ gap + 1, m.len - at - 1 }, room + at);
-    merge->result = rank ? merge[-1].result : -1;
-    if (bpe_merge_find(g->t->vocab, left, right, 0, merge) < 0)
-        return gguf_tok_refuse(g, -EINVAL, "merge %zu is of texts that are no tokens", rank);
+    h->lefts[h->n] = decode_alphabet((struct gguf_str){ m.text, at }, h->room + used);
+    h->rights[h->n] = decode_alphabet((struct gguf_str){ gap + 1, m.len - at - 1 }, h->room + used + at);
+    h->n++;
     return 0;
+}
+
+/* The next of them: GGUF_ABSENT when there are no more. */
+static int next_merges(struct gguf_tok *g, struct halves *h, struct gguf_array *a)
+{
+    struct gguf_array walk = *a;
+    struct gguf_str m;
+    size_t bytes = 0, n = 0;
+    int r = 0;
+
+    while (n < VOCAB_FIND_MANY && gguf_next_str(&walk, &m)) {
+        bytes += m.len;
+        n++;
+    }
+    if (bytes > h->cap) {
+        char *room = realloc(h->room, 2 * bytes);
+
+        if (!room)
+            return gguf_tok_no_memory(g);
+        h->room = room;
+        h->cap = 2 * bytes;
+    }
+    bytes = h->n = 0;
+    while (r == 0 && h->n < n && gguf_next_str(a, &m)) {
+        r = cut_merge(g, h, m, bytes);
+        bytes += m.len;
+    }
+    return r == 0 && n == 0 ? GGUF_ABSENT : r;
+}
+
+static int find_merges(struct gguf_tok *g, struct gguf_array *a)
+{
+    struct halves h = { .n = 0 };
+    size_t bad;
+    int r;
+
+    while ((r = next_merges(g, &h, a)) == 0) {
+        struct bpe_merge *at = g->merges + g->n_merges;
+
+        r = bpe_merges_find(g->t->vocab, h.lefts, h.rights, h.n, 0, g->n_merges ? at[-1].result : -1, at, &bad);
+        if (r < 0) {
+            r = gguf_tok_refuse(g, r, "merge %zu is of texts that are no tokens", g->n_merges + bad);
+            break;
+        }
+        g->n_merges += h.n;
+    }
+    free(h.room);
+    return r < 0 ? r : 0;
 }
 
 static int read_merges(struct gguf_tok *g)
 {
     static const char key[] = "tokenizer.ggml.merges";
-    CLEANUP(mem_free) char *room = NULL;
     struct gguf_array a;
-    struct gguf_str m;
-    size_t longest = 0;
     int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
 
     if (r < 0)
@@ -130,17 +180,8 @@ static int read_merges(struct gguf_tok *g)
         return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
     if (a.n > BPE_MAX_MERGES)
         return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)a.n, BPE_MAX_MERGES);
-    for (struct gguf_array walk = a; gguf_next_str(&walk, &m);)
-        longest = m.len > longest ? m.len : longest;
-    room = malloc(longest + 1);
     g->merges = malloc((a.n + 1) * sizeof *g->merges);
-    if (!room || !g->merges)
-        return gguf_tok_no_memory(g);
-    while (r == 0 && gguf_next_str(&a, &m)) {
-        r = read_merge(g, m, g->n_merges, room);
-        g->n_merges++;
-    }
-    return r;
+    return g->merges ? find_merges(g, &a) : gguf_tok_no_memory(g);
 }
 
 int gguf_tok_bpe(struct gguf_tok *g)

@@ -10,7 +10,7 @@
 
 enum scratch_slot {                     /* whoever runs at the same time has slots of his own */
     SCRATCH_SYMBOLS, SCRATCH_HEAP,      /* models */
-    SCRATCH_MODEL_2, SCRATCH_MODEL_3,
+    SCRATCH_MODEL_2, SCRATCH_MODEL_3, SCRATCH_MODEL_4, SCRATCH_MODEL_5, SCRATCH_MODEL_6,
     SCRATCH_SPLIT, SCRATCH_SPLIT_2,     /* splitters */
     SCRATCH_TEXT, SCRATCH_TEXT_2,       /* normalisers and whoever runs the chain */
     SCRATCH_SLOTS

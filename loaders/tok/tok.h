@@ -30,6 +30,9 @@ DEFINE_CLEANUP(struct vocab *, vocab_free)
 /* -ENOMEM; -E2BIG: an id that is negative or too big; -EEXIST: the id is taken. Texts that were handed out may move. */
 int vocab_put(struct vocab *v, int32_t id, const char *text, size_t len, enum token_kind kind);
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len);    /* -1 */
+enum { VOCAB_FIND_MANY = 64 };
+/* The same for n, at most so many, texts; the waits for memory overlap, so a load takes a fraction of the time. */
+void vocab_find_many(const struct vocab *v, const struct tok_str *texts, size_t n, int32_t *ret_ids);
 struct tok_str vocab_text(const struct vocab *v, int32_t id);               /* { NULL, 0 }: no such id */
 enum token_kind vocab_kind(const struct vocab *v, int32_t id);              /* TOK_NONE: no such id */
 void vocab_set_kind(struct vocab *v, int32_t id, enum token_kind kind);
@@ -65,9 +68,12 @@ struct bpe_spec {
 };
 enum { BPE_MAX_MERGES = 1 << 23 };
 int bpe_new(const struct bpe_spec *spec, struct tok_model **ret);           /* -ENOMEM, -EINVAL, -E2BIG */
-/* A merge from the texts of its halves; `skip` bytes of the right one (a continuing prefix) are not in the result. 0; -EINVAL:
- * one of the three is no token. ret->result of the call before, kept in *ret, is the first guess at the next result: files list
- * merges in the order of their tokens. */
+/* Merges from the texts of their halves; `skip` bytes of the right ones (a continuing prefix) are not in the results. `last` is the
+ * result of the merge before them, or -1: files list merges in the order of their tokens, so that it or the next id is often the
+ * next result. 0; -EINVAL: one of the three texts of merge *ret_bad is no token. */
+int bpe_merges_find(const struct vocab *v, const struct tok_str *lefts, const struct tok_str *rights, size_t n, size_t skip, int32_t last,
+                    struct bpe_merge *ret, size_t *ret_bad);
+/* One; ret->result of the call before, kept in *ret, is `last`. */
 int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret);
 
 /* spm.c: merges by score, as SentencePiece's BPE: any two neighbours whose join is a token. Kind TOK_USER_DEFINED is matched

@@ -157,6 +157,26 @@ int32_t vocab_find(const struct vocab *v, const char *text, size_t len)
     return len ? find_slot(v, text, len, hash_bytes(v->seed, text, len))->id : -1;
 }
 
+void vocab_find_many(const struct vocab *v, const struct tok_str *texts, size_t n, int32_t *ret_ids)
+{
+    uint64_t hashes[VOCAB_FIND_MANY];
+
+    for (size_t i = 0; i < n; i++) {
+        hashes[i] = hash_bytes(v->seed, texts[i].text, texts[i].len);
+        __builtin_prefetch(&v->slots[(uint32_t)hashes[i] & (v->n_slots - 1)]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        ret_ids[i] = v->slots[(uint32_t)hashes[i] & (v->n_slots - 1)].id;
+        if (ret_ids[i] >= 0)
+            __builtin_prefetch(&v->places[ret_ids[i]]);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (ret_ids[i] >= 0)
+            __builtin_prefetch(v->bytes + v->places[ret_ids[i]].at);
+    for (size_t i = 0; i < n; i++)
+        ret_ids[i] = texts[i].len ? find_slot(v, texts[i].text, texts[i].len, hashes[i])->id : -1;
+}
+
 static bool is_id(const struct vocab *v, int32_t id)
 {
     return id >= 0 && (uint32_t)id < v->n && v->kinds[id];

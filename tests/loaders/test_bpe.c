@@ -38,8 +38,8 @@ static void make_merge(struct made *m, const char *prefix)
 {
     uint32_t n = vocab_size(m->vocab);
     struct tok_str a = vocab_text(m->vocab, (int32_t)random_below(n)), b = vocab_text(m->vocab, (int32_t)random_below(n));
-    struct bpe_merge merge = { .result = (int32_t)n - 1 };
-    size_t skip = strlen(prefix);
+    struct tok_str l, r;
+    size_t skip = strlen(prefix), bad;
     char left[256], right[256], text[512];
 
     if (a.len + b.len > 40 || a.text[0] == '<' || b.text[0] == '<' || b.len < skip || memcmp(b.text, prefix, skip) != 0)
@@ -50,8 +50,9 @@ static void make_merge(struct made *m, const char *prefix)
     memcpy(text + a.len, right + skip, b.len - skip);
     if (vocab_find(m->vocab, text, a.len + b.len - skip) < 0)
         put(m, text, a.len + b.len - skip, TOK_NORMAL);
-    cr_assert(eq(int, bpe_merge_find(m->vocab, (struct tok_str){ left, a.len }, (struct tok_str){ right, b.len }, skip, &merge), 0));
-    m->merges[m->n_merges++] = merge;
+    l = (struct tok_str){ left, a.len };
+    r = (struct tok_str){ right, b.len };
+    cr_assert(eq(int, bpe_merges_find(m->vocab, &l, &r, 1, skip, (int32_t)n - 1, &m->merges[m->n_merges++], &bad), 0));
 }
 
 static struct made make(const char *const *alphabet, size_t n, size_t n_merges, const char *prefix, const char *suffix)
