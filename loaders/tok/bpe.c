@@ -10,7 +10,7 @@
  *      space is an ordinary text, not an attack. An entry counts when the pair that now stands at its place makes the
  *      same token, as in Hugging Face's; what it was made for may be gone.
  *
- * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds a tag and the rank only, so that the
+ * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds the rank and a few bits of the hash only, so that the
  * usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
  */
 #include "loaders/tok/tok.h"
@@ -25,7 +25,9 @@
 enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16, AHEAD = 16 };
 #define NO_RANK UINT32_MAX
 
-struct pair_slot { uint32_t tag, rank; };       /* rank NO_RANK: free */
+/* A slot of the table of pairs: the rank in its low bits, bits of the hash above; all ones: free. */
+enum { RANK_BITS = 23, RANK_MASK = (1 << RANK_BITS) - 1 };
+_Static_assert((int)BPE_MAX_MERGES <= (int)RANK_MASK, "a rank fits and is not all ones");
 
 /* What is known of a token as a piece. */
 enum memo { NOT_ASKED, ITSELF, NOT_ITSELF };
@@ -36,7 +38,7 @@ struct bpe {
     uint64_t seed;
     struct bpe_merge *merges;                   /* by rank */
     uint32_t n_merges;
-    struct pair_slot *pairs;
+    uint32_t *pairs;
     uint32_t pairs_mask;
     uint32_t *byte_ranks;                       /* [256][256], only with byte_level */
     int32_t byte_ids[256];                      /* of a byte, or of <0xHH>; -1: none */
@@ -63,23 +65,34 @@ static int32_t find_text(const struct bpe *b, const char *text, size_t len)
 
 /* Pairs. */
 
-static struct pair_slot *pair_slot(const struct bpe *b, int32_t left, int32_t right, uint64_t hash)
+static uint64_t pair_hash(const struct bpe *b, int32_t left, int32_t right)
 {
-    uint32_t tag = (uint32_t)(hash >> 32);
+    return hash_pair(b->seed, (uint32_t)left, (uint32_t)right);
+}
+
+static uint32_t *pair_slot(const struct bpe *b, int32_t left, int32_t right, uint64_t hash)
+{
+    uint32_t tag = (uint32_t)(hash >> 32) & ~(uint32_t)RANK_MASK;
 
     for (uint32_t i = (uint32_t)hash & b->pairs_mask;; i = (i + 1) & b->pairs_mask) {
-        struct pair_slot *s = &b->pairs[i];
+        uint32_t slot = b->pairs[i];
+        const struct bpe_merge *m;
 
-        if (s->rank == NO_RANK)
-            return s;
-        if (s->tag == tag && b->merges[s->rank].left == left && b->merges[s->rank].right == right)
-            return s;
+        if (slot == NO_RANK)
+            return &b->pairs[i];
+        if ((slot & ~(uint32_t)RANK_MASK) != tag)
+            continue;
+        m = &b->merges[slot & RANK_MASK];
+        if (m->left == left && m->right == right)
+            return &b->pairs[i];
     }
 }
 
 static uint32_t rank_of(const struct bpe *b, int32_t left, int32_t right)
 {
-    return pair_slot(b, left, right, hash_pair(b->seed, (uint32_t)left, (uint32_t)right))->rank;
+    uint32_t slot = *pair_slot(b, left, right, pair_hash(b, left, right));
+
+    return slot == NO_RANK ? NO_RANK : slot & RANK_MASK;
 }
 
 static int fill_pairs(struct bpe *b, const struct bpe_spec *spec)
@@ -95,18 +108,18 @@ static int fill_pairs(struct bpe *b, const struct bpe_spec *spec)
     b->n_merges = (uint32_t)spec->n_merges;
     for (size_t rank = 0; rank < spec->n_merges; rank++) {
         const struct bpe_merge m = spec->merges[rank], *ahead = &spec->merges[rank + AHEAD < spec->n_merges ? rank + AHEAD : rank];
-        uint64_t hash = hash_pair(b->seed, (uint32_t)m.left, (uint32_t)m.right);
-        struct pair_slot *s;
+        uint64_t hash = pair_hash(b, m.left, m.right);
+        uint32_t *slot;
 
-        __builtin_prefetch(&b->pairs[(uint32_t)hash_pair(b->seed, (uint32_t)ahead->left, (uint32_t)ahead->right) & b->pairs_mask]);
+        __builtin_prefetch(&b->pairs[(uint32_t)pair_hash(b, ahead->left, ahead->right) & b->pairs_mask]);
         if ((uint32_t)m.left >= n_ids || (uint32_t)m.right >= n_ids || (uint32_t)m.result >= n_ids)
             return -EINVAL;
         b->merges[rank] = m;
         if (!is_text(b, m.result))
             continue;
-        s = pair_slot(b, m.left, m.right, hash);
-        if (s->rank == NO_RANK || spec->last_counts)
-            *s = (struct pair_slot){ (uint32_t)(hash >> 32), (uint32_t)rank };
+        slot = pair_slot(b, m.left, m.right, hash);
+        if (*slot == NO_RANK || spec->last_counts)
+            *slot = ((uint32_t)(hash >> 32) & ~(uint32_t)RANK_MASK) | (uint32_t)rank;
     }
     return 0;
 }
@@ -831,11 +844,4 @@ int bpe_merges_find(const struct vocab *v, const struct tok_str *lefts, const st
         *ret_bad += i;
     }
     return r;
-}
-
-int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret)
-{
-    size_t bad;
-
-    return bpe_merges_find(v, &left, &right, 1, skip, ret->result, ret, &bad);
 }

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_MERGES = 1 << 23, SHOWN = 60 };
+enum { SHOWN = 60 };
 
 static bool str_is(struct tok_str s, const char *text)
 {
@@ -156,8 +156,8 @@ static int read_merges(struct json_pull *p, struct hf_model *m)
     while (e == 0 && (e = json_pull_item(p)) > 0) {
         struct tok_str s;
 
-        if (m->n_merges == MAX_MERGES)
-            return json_pull_refuse(p, -E2BIG, "more than %d merges", MAX_MERGES);
+        if (m->n_merges == BPE_MAX_MERGES)
+            return json_pull_refuse(p, -E2BIG, "more than %d merges", BPE_MAX_MERGES);
         if (!grow((void **)&m->merges, m->n_merges, &cap, sizeof *m->merges))
             return json_pull_refuse(p, -ENOMEM, "no memory for merges");
         if (json_pull_peek(p) == '[') {
@@ -352,11 +352,7 @@ static int build_begin(struct build *b, const struct hf_model *m, const char *na
     *b = (struct build){ .m = m, .name = name, .t = t, .err = err };
     for (size_t i = 0; i < m->n_entries; i++)
         b->room = m->entries[i].len > b->room ? m->entries[i].len : b->room;
-    for (size_t i = 0; i < m->n_merges; i++) {
-        b->room = m->merges[i].left.len > b->room ? m->merges[i].left.len : b->room;
-        b->room = m->merges[i].right.len > b->room ? m->merges[i].right.len : b->room;
-    }
-    b->bytes = malloc(2 * b->room + 1);             /* of a pair */
+    b->bytes = malloc(b->room + 1);
     return b->bytes ? 0 : err_set(err, -ENOMEM, "%s: no memory for a token of %zu bytes", name, b->room);
 }
 
@@ -395,23 +391,46 @@ static int no_such_merge(struct build *b, const struct hf_merge *merge)
                    shown(merge->left.len), merge->left.text, shown(merge->right.len), merge->right.text);
 }
 
-static int find_merges(struct build *b, bool raw, struct bpe_merge *merges)
+/* The texts of some merges as the vocabulary holds them; where one of the two halves can not be raw, neither is. */
+static int merge_texts(struct build *b, bool raw, const struct hf_merge *merges, size_t n, struct tok_str *lefts, struct tok_str *rights)
 {
-    struct bpe_merge last = { 0 };
-    size_t skip = b->m->continuing_prefix.len;
+    size_t need = 1;
+    char *to;
 
-    for (size_t i = 0; i < b->m->n_merges; i++) {
-        const struct hf_merge *merge = &b->m->merges[i];
-        struct tok_str left = merge->left, right = merge->right;
+    for (size_t i = 0; i < n; i++)
+        need += merges[i].left.len + merges[i].right.len;
+    to = realloc(b->bytes, need);
+    if (!to)
+        return err_set(b->err, -ENOMEM, "%s: no memory for merges of %zu bytes", b->name, need);
+    b->bytes = to;
+    for (size_t i = 0; i < n; i++) {
         size_t n_left, n_right;
 
-        if (raw && undo_alphabet(left, b->bytes, &n_left) && undo_alphabet(right, b->bytes + n_left, &n_right)) {
-            left = (struct tok_str){ b->bytes, (uint32_t)n_left };
-            right = (struct tok_str){ b->bytes + n_left, (uint32_t)n_right };
-        }
-        if (right.len < skip || bpe_merge_find(b->t->vocab, left, right, skip, &last) < 0)
-            return no_such_merge(b, merge);
-        merges[i] = last;
+        lefts[i] = merges[i].left;
+        rights[i] = merges[i].right;
+        if (!raw || !undo_alphabet(lefts[i], to, &n_left) || !undo_alphabet(rights[i], to + n_left, &n_right))
+            continue;
+        lefts[i] = (struct tok_str){ to, (uint32_t)n_left };
+        rights[i] = (struct tok_str){ to + n_left, (uint32_t)n_right };
+        to += n_left + n_right;
+    }
+    return 0;
+}
+
+static int find_merges(struct build *b, bool raw, struct bpe_merge *merges)
+{
+    struct tok_str lefts[VOCAB_FIND_MANY], rights[VOCAB_FIND_MANY];
+    const struct hf_model *m = b->m;
+    size_t bad;
+
+    for (size_t i = 0, n; i < m->n_merges; i += n) {
+        int e;
+
+        n = m->n_merges - i < VOCAB_FIND_MANY ? m->n_merges - i : VOCAB_FIND_MANY;
+        if ((e = merge_texts(b, raw, m->merges + i, n, lefts, rights)) < 0)
+            return e;
+        if (bpe_merges_find(b->t->vocab, lefts, rights, n, m->continuing_prefix.len, i ? merges[i - 1].result : -1, merges + i, &bad) < 0)
+            return no_such_merge(b, &m->merges[i + bad]);
     }
     return 0;
 }

@@ -66,15 +66,13 @@ struct bpe_spec {
     int32_t unk;                        /* -1: what has no token is dropped */
     struct tok_str continuing_prefix, end_suffix;   /* "##", "</w>"; empty: none; copied */
 };
-enum { BPE_MAX_MERGES = 1 << 23 };
+enum { BPE_MAX_MERGES = 1 << 22 };
 int bpe_new(const struct bpe_spec *spec, struct tok_model **ret);           /* -ENOMEM, -EINVAL, -E2BIG */
 /* Merges from the texts of their halves; `skip` bytes of the right ones (a continuing prefix) are not in the results. `last` is the
  * result of the merge before them, or -1: files list merges in the order of their tokens, so that it or the next id is often the
  * next result. 0; -EINVAL: one of the three texts of merge *ret_bad is no token. */
 int bpe_merges_find(const struct vocab *v, const struct tok_str *lefts, const struct tok_str *rights, size_t n, size_t skip, int32_t last,
                     struct bpe_merge *ret, size_t *ret_bad);
-/* One; ret->result of the call before, kept in *ret, is `last`. */
-int bpe_merge_find(const struct vocab *v, struct tok_str left, struct tok_str right, size_t skip, struct bpe_merge *ret);
 
 /* spm.c: merges by score, as SentencePiece's BPE: any two neighbours whose join is a token. Kind TOK_USER_DEFINED is matched
  * first, longest, and stays whole; what became a TOK_UNUSED is cut again; others are never made of text. */

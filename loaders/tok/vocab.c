@@ -1,6 +1,6 @@
-/* Texts lie one behind the other in one block, ids are indices into an array of places, and a hash table of (tag,
- * id) leads from a text to its id: a look-up that fails touches one cache line, one that finds, three. Loading is part of a
- * worker's start, so nothing is allocated per token.
+/* Texts lie one behind the other in one block, ids are indices into an array of places, and a hash table leads from a text
+ * to its id. A slot is the id with a few bits of the hash above it: a look-up that fails touches one cache line, one that finds, three.
+ * Loading is part of a worker's start, so nothing is allocated per token.
  */
 #include "loaders/tok/tok.h"
 
@@ -10,7 +10,8 @@
 #include <errno.h>
 
 struct place { uint32_t at, len; };
-struct slot { uint32_t tag; int32_t id; };      /* id -1: free */
+enum { ID_MASK = TOKENIZER_MAX_VOCAB - 1 };
+#define FREE UINT32_MAX
 
 struct vocab {
     uint64_t seed;
@@ -19,13 +20,21 @@ struct vocab {
     struct place *places;
     uint8_t *kinds;                             /* 0: no such id */
     uint32_t n, cap;
-    struct slot *slots;
+    uint32_t *slots;
     uint32_t n_slots, n_used;
 };
 
+/* The bits of a hash that a slot keeps: never all ones. */
+static uint32_t tag_of(uint64_t hash)
+{
+    uint32_t tag = (uint32_t)(hash >> 32) & ~(uint32_t)ID_MASK;
+
+    return tag == ~(uint32_t)ID_MASK ? 0 : tag;
+}
+
 static int grow_slots(struct vocab *v, uint32_t n_slots)
 {
-    struct slot *slots = malloc(n_slots * sizeof *slots);
+    uint32_t *slots = malloc(n_slots * sizeof *slots);
 
     if (!slots)
         return -ENOMEM;
@@ -34,11 +43,11 @@ static int grow_slots(struct vocab *v, uint32_t n_slots)
         const struct place *p;
         uint32_t at;
 
-        if (v->slots[i].id < 0)
+        if (v->slots[i] == FREE)
             continue;
-        p = &v->places[v->slots[i].id];
+        p = &v->places[v->slots[i] & ID_MASK];
         at = (uint32_t)hash_bytes(v->seed, v->bytes + p->at, p->len) & (n_slots - 1);
-        while (slots[at].id >= 0)
+        while (slots[at] != FREE)
             at = (at + 1) & (n_slots - 1);
         slots[at] = v->slots[i];
     }
@@ -101,29 +110,34 @@ void vocab_free(struct vocab *v)
 }
 
 /* The slot that holds the text, or the free one where it would go. */
-static struct slot *find_slot(const struct vocab *v, const char *text, size_t len, uint64_t hash)
+static uint32_t *find_slot(const struct vocab *v, const char *text, size_t len, uint64_t hash)
 {
-    uint32_t tag = (uint32_t)(hash >> 32);
+    uint32_t tag = tag_of(hash);
 
     for (uint32_t i = (uint32_t)hash & (v->n_slots - 1);; i = (i + 1) & (v->n_slots - 1)) {
-        struct slot *s = &v->slots[i];
+        uint32_t *s = &v->slots[i];
         const struct place *p;
 
-        if (s->id < 0)
+        if (*s == FREE)
             return s;
-        if (s->tag != tag)
+        if ((*s & ~(uint32_t)ID_MASK) != tag)
             continue;
-        p = &v->places[s->id];
+        p = &v->places[*s & ID_MASK];
         if (p->len == len && memcmp(v->bytes + p->at, text, len) == 0)
             return s;
     }
+}
+
+static int32_t id_in(uint32_t slot)
+{
+    return slot == FREE ? -1 : (int32_t)(slot & ID_MASK);
 }
 
 int vocab_put(struct vocab *v, int32_t id, const char *text, size_t len, enum token_kind kind)
 {
     uint32_t i = (uint32_t)id;
     uint64_t hash;
-    struct slot *s;
+    uint32_t *s;
 
     if (id < 0 || id >= TOKENIZER_MAX_VOCAB || len > UINT32_MAX - v->n_bytes)
         return -E2BIG;
@@ -145,8 +159,8 @@ int vocab_put(struct vocab *v, int32_t id, const char *text, size_t len, enum to
         return 0;
     hash = hash_bytes(v->seed, text, len);
     s = find_slot(v, text, len, hash);
-    if (s->id < 0) {
-        *s = (struct slot){ (uint32_t)(hash >> 32), id };
+    if (*s == FREE) {
+        *s = tag_of(hash) | i;
         v->n_used++;
     }
     return 0;
@@ -154,7 +168,7 @@ int vocab_put(struct vocab *v, int32_t id, const char *text, size_t len, enum to
 
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len)
 {
-    return len ? find_slot(v, text, len, hash_bytes(v->seed, text, len))->id : -1;
+    return len ? id_in(*find_slot(v, text, len, hash_bytes(v->seed, text, len))) : -1;
 }
 
 void vocab_find_many(const struct vocab *v, const struct tok_str *texts, size_t n, int32_t *ret_ids)
@@ -166,7 +180,7 @@ void vocab_find_many(const struct vocab *v, const struct tok_str *texts, size_t 
         __builtin_prefetch(&v->slots[(uint32_t)hashes[i] & (v->n_slots - 1)]);
     }
     for (size_t i = 0; i < n; i++) {
-        ret_ids[i] = v->slots[(uint32_t)hashes[i] & (v->n_slots - 1)].id;
+        ret_ids[i] = id_in(v->slots[(uint32_t)hashes[i] & (v->n_slots - 1)]);
         if (ret_ids[i] >= 0)
             __builtin_prefetch(&v->places[ret_ids[i]]);
     }
@@ -174,7 +188,7 @@ void vocab_find_many(const struct vocab *v, const struct tok_str *texts, size_t 
         if (ret_ids[i] >= 0)
             __builtin_prefetch(v->bytes + v->places[ret_ids[i]].at);
     for (size_t i = 0; i < n; i++)
-        ret_ids[i] = texts[i].len ? find_slot(v, texts[i].text, texts[i].len, hashes[i])->id : -1;
+        ret_ids[i] = texts[i].len ? id_in(*find_slot(v, texts[i].text, texts[i].len, hashes[i])) : -1;
 }
 
 static bool is_id(const struct vocab *v, int32_t id)
