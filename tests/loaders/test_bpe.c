@@ -55,27 +55,27 @@ static void make_merge(struct made *m, const char *prefix)
     cr_assert(eq(int, bpe_merges_find(m->vocab, &l, &r, 1, skip, (int32_t)n - 1, &m->merges[m->n_merges++], &bad), 0));
 }
 
-static struct made make(const char *const *alphabet, size_t n, size_t n_merges, const char *prefix, const char *suffix)
+/* It points into itself. */
+static void make(struct made *m, const char *const *alphabet, size_t n, size_t n_merges, const char *prefix, const char *suffix)
 {
-    struct made m = { 0 };
     char text[32];
 
-    cr_assert(eq(int, vocab_new(0, 0, &m.vocab), 0));
+    *m = (struct made){ 0 };
+    cr_assert(eq(int, vocab_new(0, 0, &m->vocab), 0));
     for (size_t i = 0; i < n; i++) {
-        put(&m, alphabet[i], strlen(alphabet[i]), TOK_NORMAL);
+        put(m, alphabet[i], strlen(alphabet[i]), TOK_NORMAL);
         snprintf(text, sizeof text, "%s%s", prefix, alphabet[i]);
         if (*prefix)
-            put(&m, text, strlen(text), TOK_NORMAL);
+            put(m, text, strlen(text), TOK_NORMAL);
         snprintf(text, sizeof text, "%s%s%s", prefix, alphabet[i], suffix);
         if (*suffix && random_below(4))
-            put(&m, text, strlen(text), TOK_NORMAL);
+            put(m, text, strlen(text), TOK_NORMAL);
     }
-    for (size_t i = 0; i < n_merges * 8 && m.n_merges < n_merges; i++)
-        make_merge(&m, prefix);
-    m.spec = (struct bpe_spec){ .vocab = m.vocab, .merges = m.merges, .n_merges = m.n_merges, .unk = -1, .last_counts = random_below(2),
+    for (size_t i = 0; i < n_merges * 8 && m->n_merges < n_merges; i++)
+        make_merge(m, prefix);
+    m->spec = (struct bpe_spec){ .vocab = m->vocab, .merges = m->merges, .n_merges = m->n_merges, .unk = -1, .last_counts = random_below(2),
                                 .continuing_prefix = { prefix, (uint32_t)strlen(prefix) },
                                 .end_suffix = { suffix, (uint32_t)strlen(suffix) } };
-    return m;
 }
 
 /* The twin. */
@@ -214,8 +214,9 @@ Test(bpe, bytes_merge_as_the_twin_says)
 {
     for (state = 1; state % 1000 < 30; ) {
         uint64_t seed = state;
-        struct made m = make(letters, N_LETTERS, 1 + random_below(60), "", "");
+        struct made m;
 
+        make(&m, letters, N_LETTERS, 1 + random_below(60), "", "");
         m.spec.byte_level = true;
         m.spec.ignore_merges = random_below(2);
         try_pieces(&m, letters, N_LETTERS);
@@ -227,8 +228,9 @@ Test(bpe, bytes_without_tokens_are_unknown_or_dropped)
 {
     for (state = 1; state % 1000 < 20; ) {
         uint64_t seed = state;
-        struct made m = make(letters, N_LETTERS - 2, 1 + random_below(40), "", "");
+        struct made m;
 
+        make(&m, letters, N_LETTERS - 2, 1 + random_below(40), "", "");
         m.spec.byte_level = true;
         m.spec.unk = random_below(2) ? put(&m, "<unk>", 5, TOK_UNKNOWN) : -1;
         m.spec.fuse_unk = random_below(2);
@@ -241,8 +243,9 @@ Test(bpe, characters_fall_back_to_bytes_all_or_none)
 {
     for (state = 1; state % 1000 < 40; ) {
         uint64_t seed = state;
-        struct made m = make(characters, 1 + random_below(5), 1 + random_below(60), "", "");
+        struct made m;
 
+        make(&m, characters, 1 + random_below(5), 1 + random_below(60), "", "");
         m.spec.unk = random_below(3) ? put(&m, "<unk>", 5, TOK_UNKNOWN) : -1;
         m.spec.fuse_unk = random_below(2);
         m.spec.byte_fallback = random_below(4);
@@ -261,8 +264,9 @@ Test(bpe, a_prefix_continues_and_a_suffix_ends)
 {
     for (state = 1; state % 1000 < 30; ) {
         uint64_t seed = state;
-        struct made m = make(letters, N_LETTERS - 1, 1 + random_below(60), seed % 3 ? "##" : "", seed % 3 != 1 ? "</w>" : "");
+        struct made m;
 
+        make(&m, letters, N_LETTERS - 1, 1 + random_below(60), seed % 3 ? "##" : "", seed % 3 != 1 ? "</w>" : "");
         m.spec.unk = random_below(2) ? put(&m, "<unk>", 5, TOK_UNKNOWN) : -1;
         m.spec.fuse_unk = random_below(2);
         try_pieces(&m, letters, N_LETTERS);
@@ -272,12 +276,14 @@ Test(bpe, a_prefix_continues_and_a_suffix_ends)
 
 Test(bpe, no_text_becomes_a_token_of_another_kind)
 {
-    struct made m = make(letters, N_LETTERS, 0, "", "");
+    struct made m;
     TOKEN_LIST_LOCAL ids = { 0 };
     SCRATCH_LOCAL scratch = { 0 };
     struct tok_model *model = NULL;
-    struct bpe_merge ab = { 0, 1, put(&m, "ab", 2, TOK_CONTROL) };
+    struct bpe_merge ab = { 0, 1, N_LETTERS };
 
+    make(&m, letters, N_LETTERS, 0, "", "");
+    put(&m, "ab", 2, TOK_CONTROL);
     m.spec.merges = &ab;
     m.spec.n_merges = 1;
     m.spec.byte_level = m.spec.ignore_merges = true;
@@ -292,10 +298,11 @@ Test(bpe, no_text_becomes_a_token_of_another_kind)
 
 Test(bpe, merges_of_ids_that_are_none_are_refused)
 {
-    struct made m = make(letters, N_LETTERS, 0, "", "");
+    struct made m;
     struct bpe_merge bad[] = { { 0, 1, 500 }, { -1, 1, 2 }, { 0, 77, 2 } };
     struct tok_model *model = NULL;
 
+    make(&m, letters, N_LETTERS, 0, "", "");
     m.spec.n_merges = 1;
     for (size_t i = 0; i < 3; i++) {
         m.spec.merges = &bad[i];
@@ -336,7 +343,7 @@ Test(bpe, threads_share_the_cache, .timeout = 300)
     struct made m;
 
     state = 7;
-    m = make(letters, N_LETTERS, 20, "", "");
+    make(&m, letters, N_LETTERS, 20, "", "");
     m.spec.byte_level = true;
     cr_assert(eq(int, bpe_new(&m.spec, &model), 0));
     for (int i = 0; i < 4; i++) {
