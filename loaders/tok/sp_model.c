@@ -412,14 +412,14 @@ static int make_decoder(const struct sp_model *m, struct tokenizer *t)
 }
 
 /* The most bytes of text that one token stands for: a space may have been a U+2581. Where unknown characters are joined, or the
- * normaliser may leave text out, there is no such number. */
+ * normaliser or a token's neighbourhood may swallow text, there is no such number. */
 static size_t longest(const struct sp_model *m, const struct vocab *v)
 {
     size_t most = 0;
 
     if (!m->byte_fallback || m->charsmap.len || m->remove_extra)
         return 0;
-    for (uint32_t id = 0; id < m->n_pieces; id++) {
+    for (uint32_t id = 0; id < vocab_size(v); id++) {
         struct tok_str s = vocab_text(v, (int32_t)id);
         size_t len = s.len;
 
@@ -440,7 +440,7 @@ int sp_model_chain(const struct sp_model *m, struct tokenizer *t, struct err *er
     if (r == 0)
         r = make_decoder(m, t);
     if (r < 0)
-        return err_set(err, r, "%s: no memory for its tokenizer", m->name);
+        return err_set(err, r, r == -ENOMEM ? "%s: no memory for its tokenizer" : "%s: its pieces are too much text", m->name);
     t->longest = longest(m, t->vocab);
     snprintf(t->kind, sizeof t->kind, "SentencePiece %s%s", m->bpe ? "BPE" : "Unigram", m->byte_fallback ? ", byte fallback" : "");
     return 0;
@@ -469,9 +469,9 @@ static int make_added(const struct sp_model *m, const cJSON *config, struct toke
 
         if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && !(kind == TOK_USER_DEFINED && id >= m->n_pieces))
             continue;
-        tokens[n] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
-        tok_config_flags(config, &tokens[n++]);
+        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
     }
+    tok_config_flags(config, tokens, n);
     return added_new(tokens, n, &t->added_raw);
 }
 
@@ -490,6 +490,7 @@ static int find_ends(const struct sp_model *m, const cJSON *config, struct token
 static int make_tokenizer(const struct sp_model *m, const cJSON *config, struct tokenizer *t, struct err *err)
 {
     static const char *const with_bos[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" }, *const with_eos[] = { "T5Tokenizer" };
+    struct tok_config_added a = { 0 };
     int r = sp_model_vocab(m, t, err);
 
     if (r < 0 || (r = find_ends(m, config, t, err)) < 0)
@@ -499,7 +500,11 @@ static int make_tokenizer(const struct sp_model *m, const cJSON *config, struct 
     if ((r = tokenizer_add_end(t, t->eos)) < 0 || (r = make_added(m, config, t)) < 0 ||
         (r = tok_config_edges(config, t, tok_config_class(config, with_bos, 3), tok_config_class(config, with_eos, 1))) < 0)
         return err_set(err, r, "%s: no memory for its tokenizer", m->name);
-    return sp_model_chain(m, t, err);
+    r = sp_model_chain(m, t, err);
+    while (tok_config_added(config, &a))
+        if (a.lstrip || a.rstrip)
+            t->longest = 0;
+    return r;
 }
 
 int sp_tokenizer_open(const char *name, const void *data, size_t len, const cJSON *config, struct tokenizer **ret, struct err *err)

@@ -175,7 +175,7 @@ int sp_normalizer_new(const struct sp_normalizer_spec *spec, struct normalizer *
         r = read_whole(n, spec->whole, spec->n_whole);
     if (r < 0) {
         sp_free(&n->base);
-        return err_set(err, r, "no memory for a normaliser");
+        return err_set(err, r, r == -ENOMEM ? "no memory for a normaliser" : "its user-defined pieces are too much text");
     }
     *ret = &n->base;
     return 0;

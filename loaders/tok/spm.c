@@ -440,6 +440,7 @@ int spm_bpe_new(const struct spm_bpe_spec *spec, struct tok_model **ret)
 {
     struct spm *m = calloc(1, sizeof *m);
     uint32_t n = vocab_size(spec->vocab);
+    int r;
 
     if (!m)
         return -ENOMEM;
@@ -449,9 +450,12 @@ int spm_bpe_new(const struct spm_bpe_spec *spec, struct tok_model **ret)
     m->unk = spec->unk;
     m->byte_fallback = spec->byte_fallback;
     m->ranks = calloc((size_t)n + 1, sizeof *m->ranks);
-    if (!m->ranks || fill_pairs(m, n) < 0 || fill_whole(m, n) < 0) {
+    r = m->ranks ? fill_pairs(m, n) : -ENOMEM;
+    if (r == 0)
+        r = fill_whole(m, n);
+    if (r < 0) {
         spm_free(&m->base);
-        return -ENOMEM;
+        return r;
     }
     for (uint32_t id = 0; id < n; id++)
         m->ranks[id] = rank_of(spec->scores[id]);

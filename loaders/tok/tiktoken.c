@@ -144,7 +144,7 @@ static int make(struct ranks *r, const cJSON *config, struct tokenizer *t, struc
 {
     const struct family *f = find_family(r->name, vocab_size(r->tokens));
     const char *bos = tok_config_token(config, "bos_token"), *eos = tok_config_token(config, "eos_token");
-    struct tok_config_added any;
+    struct tok_config_added any = { 0 };
     int code;
 
     if (!f)
@@ -154,7 +154,7 @@ static int make(struct ranks *r, const cJSON *config, struct tokenizer *t, struc
     if ((code = vocab_new(vocab_size(r->tokens), 0, &t->vocab)) < 0)
         return err_set(err, code, "%s: no memory for its tokenizer", r->name);
     if ((code = ranks_fill(r, t, err)) < 0 ||
-        (code = tok_config_added(config, 0, &any) ? tok_config_fill(config, t, err) : add_special(r, f, t, err)) < 0)
+        (code = tok_config_added(config, &any) ? tok_config_fill(config, t, err) : add_special(r, f, t, err)) < 0)
         return code;
     t->bos = special_id(t, bos ? bos : f->bos);
     t->eos = special_id(t, eos ? eos : f->eos);

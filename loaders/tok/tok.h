@@ -82,7 +82,7 @@ struct spm_bpe_spec {
     bool byte_fallback;
     int32_t unk;
 };
-int spm_bpe_new(const struct spm_bpe_spec *spec, struct tok_model **ret);
+int spm_bpe_new(const struct spm_bpe_spec *spec, struct tok_model **ret);        /* this and the next two: -ENOMEM; -E2BIG: too much text */
 
 /* unigram.c: the likeliest segmentation. */
 struct unigram_spec {

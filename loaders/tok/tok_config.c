@@ -49,21 +49,22 @@ static bool read_id(const char *text, int64_t *ret)
 }
 
 /* What is no token with an id is passed over. */
-bool tok_config_added(const cJSON *config, size_t i, struct tok_config_added *ret)
+bool tok_config_added(const cJSON *config, struct tok_config_added *next)
 {
-    const cJSON *list = json_find(config, "added_tokens_decoder"), *entry;
+    const cJSON *list = json_find(config, "added_tokens_decoder");
+    const cJSON *entry = next->entry ? next->entry->next : cJSON_IsObject(list) ? list->child : NULL;
 
-    if (!cJSON_IsObject(list))
-        return false;
-    cJSON_ArrayForEach(entry, list) {
-        const char *text = tok_config_token(list, entry->string);
+    for (; entry; entry = entry->next) {
+        const cJSON *content = json_find(entry, "content");
+        int64_t id;
 
-        if (!text || !text[0] || !read_id(entry->string, &ret->id) || i-- > 0)
+        if (!cJSON_IsString(content) || !content->valuestring[0] || !read_id(entry->string, &id))
             continue;
-        *ret = (struct tok_config_added){ .id = ret->id, .text = text, .special = tok_config_bool(entry, "special", false),
-                                          .lstrip = tok_config_bool(entry, "lstrip", false), .rstrip = tok_config_bool(entry, "rstrip", false),
-                                          .single_word = tok_config_bool(entry, "single_word", false),
-                                          .normalized = tok_config_bool(entry, "normalized", false) };
+        *next = (struct tok_config_added){ .entry = entry, .id = id, .text = content->valuestring,
+                                           .special = tok_config_bool(entry, "special", false), .lstrip = tok_config_bool(entry, "lstrip", false),
+                                           .rstrip = tok_config_bool(entry, "rstrip", false),
+                                           .single_word = tok_config_bool(entry, "single_word", false),
+                                           .normalized = tok_config_bool(entry, "normalized", false) };
         return true;
     }
     return false;
@@ -103,24 +104,35 @@ static int fill_one(const struct tok_config_added *a, struct tokenizer *t, struc
 
 int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err)
 {
-    struct tok_config_added a;
+    struct tok_config_added a = { 0 };
     int r = 0;
 
-    for (size_t i = 0; r == 0 && tok_config_added(config, i, &a); i++)
+    while (r == 0 && tok_config_added(config, &a))
         r = fill_one(&a, t, err);
     return r;
 }
 
-void tok_config_flags(const cJSON *config, struct added_token *token)
+void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n)
 {
-    struct tok_config_added a;
+    struct tok_config_added a = { 0 };
 
-    for (size_t i = 0; tok_config_added(config, i, &a); i++)
-        if (a.id == token->id) {
-            token->lstrip = a.lstrip;
-            token->rstrip = a.rstrip;
-            token->single_word = a.single_word;
+    while (tok_config_added(config, &a)) {
+        size_t low = 0, high = n;
+
+        while (low < high) {
+            size_t mid = low + (high - low) / 2;
+
+            if (tokens[mid].id < a.id)
+                low = mid + 1;
+            else
+                high = mid;
         }
+        if (low == n || tokens[low].id != a.id)
+            continue;
+        tokens[low].lstrip = a.lstrip;
+        tokens[low].rstrip = a.rstrip;
+        tokens[low].single_word = a.single_word;
+    }
 }
 
 static int one_id(int32_t id, int32_t **ret, size_t *ret_n)

@@ -16,14 +16,14 @@ bool tok_config_bool(const cJSON *config, const char *key, bool otherwise);
 /* Whether "tokenizer_class" is one of these, with or without "Fast" behind. */
 bool tok_config_class(const cJSON *config, const char *const *names, size_t n);
 
-/* One of "added_tokens_decoder", by number: false past the end. 0 <= id. */
-struct tok_config_added { int64_t id; const char *text; bool special, lstrip, rstrip, single_word, normalized; };
-bool tok_config_added(const cJSON *config, size_t i, struct tok_config_added *ret);
+/* The entries of "added_tokens_decoder", one after the other, from { 0 } on: false past the end. 0 <= id. */
+struct tok_config_added { const cJSON *entry; int64_t id; const char *text; bool special, lstrip, rstrip, single_word, normalized; };
+bool tok_config_added(const cJSON *config, struct tok_config_added *next);
 /* Gives t's vocabulary what "added_tokens_decoder" lists: a token that is not there is put, one that is there by its id becomes
  * TOK_CONTROL if it is special. 0; -EINVAL: an id that holds another text; -E2BIG; -ENOMEM; with a sentence. */
 int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err);
-/* The flags of token `id` there, if it is listed. */
-void tok_config_flags(const cJSON *config, struct added_token *token);
+/* The flags that tokens have there, for those that are listed; ids ascend. */
+void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n);
 
 /* BOS and EOS in front and behind, by "add_bos_token" and "add_eos_token". 0 or -ENOMEM. */
 int tok_config_edges(const cJSON *config, struct tokenizer *t, bool adds_bos, bool adds_eos);

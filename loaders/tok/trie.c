@@ -159,10 +159,15 @@ int trie_new(struct trie_key *keys, size_t n, struct trie **ret)
 {
     CLEANUP(trie_free) struct trie *t = calloc(1, sizeof *t);
     struct build b = { .t = t, .keys = keys };
+    uint64_t bytes = 0;
     int r;
 
     if (!t)
         return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        bytes += keys[i].len;
+    if (bytes > TRIE_MAX_BYTES)
+        return -E2BIG;
     if (n)
         qsort(keys, n, sizeof *keys, by_text);
     r = add_block(&b);

@@ -21,8 +21,9 @@ struct trie_node { uint32_t base, parent; int32_t value; };      /* value -1: no
 struct trie { struct trie_node *nodes; uint32_t n_nodes; };
 
 enum { TRIE_ROOT = 0, TRIE_NONE = -1 };
+enum { TRIE_MAX_BYTES = 1 << 25 };      /* of all keys: a node can cost 12 bytes a byte, and more at the edges */
 
-/* Of keys that are not empty; sorts them. Of equal strings the least value counts. 0 or -ENOMEM. */
+/* Of keys that are not empty; sorts them. Of equal strings the least value counts. 0; -E2BIG; -ENOMEM. */
 int trie_new(struct trie_key *keys, size_t n, struct trie **ret);
 void trie_free(struct trie *t);                     /* NULL is fine */
 DEFINE_CLEANUP(struct trie *, trie_free)

@@ -281,6 +281,7 @@ int unigram_new(const struct unigram_spec *spec, struct tok_model **ret)
 {
     struct unigram *m = calloc(1, sizeof *m);
     uint32_t n = vocab_size(spec->vocab);
+    int r;
 
     if (!m)
         return -ENOMEM;
@@ -290,9 +291,10 @@ int unigram_new(const struct unigram_spec *spec, struct tok_model **ret)
     m->fuse_unk = spec->fuse_unk;
     m->unk = spec->unk;
     m->scores = calloc((size_t)n + 1, sizeof *m->scores);
-    if (!m->scores || fill_trie(m, spec, n) < 0) {
+    r = m->scores ? fill_trie(m, spec, n) : -ENOMEM;
+    if (r < 0) {
         unigram_free(&m->base);
-        return -ENOMEM;
+        return r;
     }
     fill_scores(m, spec, n);
     tok_byte_ids(spec->vocab, m->byte_id);

@@ -94,9 +94,9 @@ static int make_added(struct tokenizer *t, const cJSON *config)
 
         if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && kind != TOK_USER_DEFINED)
             continue;
-        tokens[n] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
-        tok_config_flags(config, &tokens[n++]);
+        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
     }
+    tok_config_flags(config, tokens, n);
     return added_new(tokens, n, &t->added_raw);
 }
 

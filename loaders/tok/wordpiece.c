@@ -112,15 +112,17 @@ static int fill_trie(struct wordpiece *m, const struct vocab *v)
 int wordpiece_new(const struct wordpiece_spec *spec, struct tok_model **ret)
 {
     struct wordpiece *m = calloc(1, sizeof *m);
+    int r;
 
     if (!m)
         return -ENOMEM;
     m->base.ops = &wordpiece_ops;
     m->unk = spec->unk;
     m->max_chars = spec->max_chars;
-    if (fill_trie(m, spec->vocab) < 0) {
+    r = fill_trie(m, spec->vocab);
+    if (r < 0) {
         wordpiece_free(&m->base);
-        return -ENOMEM;
+        return r;
     }
     m->inner = TRIE_ROOT;
     for (uint32_t i = 0; i < spec->continuing_prefix.len && m->inner >= 0; i++)

@@ -6,6 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -198,6 +199,8 @@ Test(trie, finds_every_string_and_the_longest)
         cr_assert(trie_longest(t, text, n - 1, &len) != i);
     }
     trie_free(t);
+    keys[0] = (struct trie_key){ "x", TRIE_MAX_BYTES + 1, 0 };
+    cr_expect(eq(int, trie_new(keys, 1, &t), -E2BIG));
     cr_assert(zero(int, trie_new(keys, 0, &t)));
     cr_expect(eq(i32, trie_longest(t, "a", 1, &len), -1));
     cr_expect(eq(sz, len, 0));
