@@ -1,6 +1,7 @@
-/* SentencePiece model files: the ids, pieces and decoded text of each record of tokenizers/ids/spm_reference.jsonl. */
+/* SentencePiece model files: the ids, pieces and decoded text, whole and streamed, of each record of tokenizers/ids/spm_reference.jsonl. */
 #include "base/buf.h"
 #include "base/err.h"
+#include "loaders/detok.h"
 #include "loaders/tok/sp_model.h"
 #include "score.h"
 
@@ -65,18 +66,30 @@ static void add_pieces(const struct tokenizer *t, const cJSON *want, const int32
     }
 }
 
+/* The same text token by token. */
+static void add_stream(const struct tokenizer *t, const struct token_list *list, struct buf *out)
+{
+    struct detok d;
+
+    detok_init(&d, t);
+    for (size_t i = 0; i < list->n; i++)
+        detok_add(&d, list->ids[i], out);
+    detok_flush(&d, out);
+}
+
 static void check(void *user, const cJSON *record, const char *raw, size_t len)
 {
     struct spm_run *r = user;
     const cJSON *model = cJSON_GetObjectItem(record, "model"), *ids = cJSON_GetObjectItem(record, "ids"), *id;
     TOKEN_LIST_LOCAL list = { 0 };
     BUF_LOCAL text = BUF_INIT;
+    BUF_LOCAL decoded = BUF_INIT;
     BUF_LOCAL want = BUF_INIT;
     BUF_LOCAL have = BUF_INIT;
     struct err err = { 0 };
     char name[192];
 
-    if (!cJSON_IsString(model) || !cJSON_IsArray(ids) || !score_string(raw, len, "text", &text) || !score_string(raw, len, "decoded", &want))
+    if (!cJSON_IsString(model) || !cJSON_IsArray(ids) || !score_string(raw, len, "text", &text) || !score_string(raw, len, "decoded", &decoded))
         score_die("%s: a record of spm_reference.jsonl lacks model, text, ids or decoded", r->folder);
     if (!r->t || strcmp(model->valuestring, r->model) != 0)
         open_model(r, model->valuestring);
@@ -87,6 +100,11 @@ static void check(void *user, const cJSON *record, const char *raw, size_t len)
     }
     if (tokenizer_decode(r->t, list.ids, list.n, false, &have) < 0)
         score_die("no memory");
+    buf_add(&want, decoded.data, decoded.len);
+    buf_adds(&have, "\nstream ");
+    add_stream(r->t, &list, &have);
+    buf_adds(&want, "\nstream ");
+    buf_add(&want, decoded.data, decoded.len);
     buf_adds(&want, "\nids ");
     cJSON_ArrayForEach(id, ids)
         buf_printf(&want, "%d ", id->valueint);
