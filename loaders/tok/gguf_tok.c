@@ -14,6 +14,7 @@ static const struct row {
     int (*read)(struct gguf_tok *g);
 } rows[] = {
     { "bert", gguf_tok_bert },
+    { "gemma4", gguf_tok_gemma4 },
     { "gpt2", gguf_tok_bpe },
     { "llama", gguf_tok_spm },
     { "t5", gguf_tok_t5 },

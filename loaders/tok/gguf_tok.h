@@ -40,6 +40,7 @@ int gguf_tok_finish(struct gguf_tok *g);
 /* The rows. */
 int gguf_tok_bert(struct gguf_tok *g);      /* gguf_bert.c */
 int gguf_tok_bpe(struct gguf_tok *g);       /* gguf_bpe.c */
+int gguf_tok_gemma4(struct gguf_tok *g);    /* gguf_gemma4.c */
 int gguf_tok_spm(struct gguf_tok *g);       /* gguf_spm.c */
 int gguf_tok_t5(struct gguf_tok *g);
 

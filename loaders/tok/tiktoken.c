@@ -20,6 +20,8 @@
              "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|" \
              "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+enum { MAX_DIGITS = 9 };            /* of a rank */
+
 /* Special tokens: ids count from the end of the ranks. One with %u in it stands for n, their numbers from `from` on. */
 struct special { uint32_t at; const char *text; uint32_t n, from; };
 
@@ -82,12 +84,12 @@ static int read_line(struct ranks *r, const char *line, size_t len, size_t numbe
         return err_set(err, -EINVAL, "%s:%zu: no base64 with a space behind", r->name, number);
     if (bytes->failed)
         return err_set(err, -ENOMEM, "%s:%zu: no memory for a token", r->name, number);
-    for (size_t i = 0; i < n_digits; i++) {
+    for (size_t i = 0; i < n_digits && n_digits <= MAX_DIGITS; i++) {
         if (gap[1 + i] < '0' || gap[1 + i] > '9')
             return err_set(err, -EINVAL, "%s:%zu: the rank is no number", r->name, number);
         rank = rank * 10 + (gap[1 + i] - '0');
     }
-    if (n_digits == 0 || n_digits > 9)
+    if (n_digits == 0 || n_digits > MAX_DIGITS)
         return err_set(err, -EINVAL, "%s:%zu: the rank is no number below %d", r->name, number, TOKENIZER_MAX_VOCAB);
     code = ranks_put(r, rank, bytes->data, bytes->len, err);
     return code;

@@ -132,7 +132,7 @@ Test(gguf_kinds, scores_that_make_no_sense_are_refused)
 
 Test(gguf_kinds, kinds_that_are_not_supported_are_refused_by_name)
 {
-    refused(llama_file("gemma4", llama_scores, N_LLAMA), -ENOTSUP, "m.gguf: tokenizer.ggml.model \"gemma4\" is not supported");
+    refused(llama_file("hybriddna", llama_scores, N_LLAMA), -ENOTSUP, "m.gguf: tokenizer.ggml.model \"hybriddna\" is not supported");
     refused(llama_file("plamo2", llama_scores, N_LLAMA), -ENOTSUP, "m.gguf: tokenizer.ggml.model \"plamo2\" is not supported");
 }
 
@@ -179,6 +179,51 @@ Test(gguf_kinds, a_map_of_characters_that_does_not_fit_is_refused)
     gguf_build_raw(&b, "tokenizer.ggml.precompiled_charsmap", 35, GGUF_ARRAY, "\0\0\0\0\4\0\0\0\0\0\0\0\xFF\xFF\xFF\xFF", 16);
     cr_expect(eq(int, open_built(&b, &t, &err), -EINVAL));
     cr_expect(strstr(err_text(&err), "precompiled_charsmap") != NULL, "%s", err_text(&err));
+}
+
+enum { N_GEMMA = 14 };
+static const char *const gemma[N_GEMMA] = { "<pad>", "<eos>", "<bos>", MARK, "a", "b", MARK "a", "ab", "\n", "\n\n", "  ", "<0xC3>", "<0xA9>", MARK "ab" };
+static const char *const gemma_merges[] = { "a b", MARK " a", MARK " " MARK, MARK "a b" };
+
+static struct gguf_build gemma_file(const char *const *merges, size_t n)
+{
+    static const int32_t types[N_GEMMA] = { 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 4, 6, 6, 1 };
+    struct gguf_build b = GGUF_BUILD_INIT;
+
+    gguf_build_str(&b, "tokenizer.ggml.model", "gemma4");
+    gguf_build_strs(&b, "tokenizer.ggml.tokens", gemma, N_GEMMA);
+    gguf_build_i32s(&b, "tokenizer.ggml.token_type", types, N_GEMMA);
+    gguf_build_u32(&b, "tokenizer.ggml.bos_token_id", 2);
+    gguf_build_u32(&b, "tokenizer.ggml.eos_token_id", 1);
+    if (merges)
+        gguf_build_strs(&b, "tokenizer.ggml.merges", merges, n);
+    return b;
+}
+
+Test(gguf_kinds, gemma4_merges_characters_and_keeps_line_ends_together)
+{
+    CLEANUP(tokenizer_close) struct tokenizer *t = opened(gemma_file(gemma_merges, 4));
+
+    SAME(ids_of(t, " ab", false), "3 7");
+    SAME(ids_of(t, " a a", false), "6 6");
+    SAME(ids_of(t, "a\n\nb\n\n\n", false), "4 9 5 8 8 8");
+    SAME(ids_of(t, "a  b", false), "4 10 5");
+    SAME(ids_of(t, "\xC3\xA9z", false), "11 12");
+    SAME(text_of(t, (int32_t[]){ 2, 6, 13, 11, 12, 9, 10, 1 }, 8), " a ab\xC3\xA9\n\n  ");
+    cr_expect(tokenizer_adds_bos(t));
+    cr_expect(eq(i32, tokenizer_bos(t), 2));
+}
+
+Test(gguf_kinds, gemma4_files_that_make_no_sense_are_refused)
+{
+    static const char *const whole[] = { "ab" };
+    struct gguf_build b = gemma_file(NULL, 0);
+
+    refused(b, -EINVAL, "m.gguf: key \"tokenizer.ggml.merges\" is missing");
+    refused(gemma_file(whole, 1), -EINVAL, "m.gguf: merge 0 is not two texts with a space between");
+    b = gemma_file(NULL, 0);
+    gguf_build_f32s(&b, "tokenizer.ggml.merges", llama_scores, 3);
+    refused(b, -EINVAL, "m.gguf: tokenizer.ggml.merges must hold strings");
 }
 
 Test(gguf_kinds, bert_is_word_piece_again)

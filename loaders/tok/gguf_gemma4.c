@@ -1,0 +1,154 @@
+/* tokenizer.ggml.model "gemma4": BPE by merges over characters, with U+2581 for spaces and <0xHH> for what has no token. Text is cut at
+ * line ends: a run of them that is a token is that token, whatever the merges say.
+ *
+ * User-defined runs of spaces stand in the file as spaces and are matched in the raw text, so the merges that would make them are of texts
+ * that the vocabulary lacks: those are left out.
+ *
+ * Source   llama.cpp, src/llama-vocab.cpp; the expression: its pre-tokeniser "gemma4"
+ */
+#include "base/err.h"
+#include "loaders/tok/decode.h"
+#include "loaders/tok/gguf_tok.h"
+#include "loaders/tok/normalize.h"
+#include "loaders/tok/regex.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define STR(s) ((struct tok_str){ s, sizeof s - 1 })
+#define MARK "\xE2\x96\x81"
+
+struct gemma4 {
+    struct tok_model base;
+    const struct vocab *vocab;
+    struct tok_model *bpe;
+};
+
+static size_t line_ends(const char *text, size_t len)
+{
+    size_t n = 0;
+
+    while (n < len && text[n] == '\n')
+        n++;
+    return n;
+}
+
+static int encode(const struct tok_model *model, const char *text, size_t len, struct tok_scratch *s, struct token_list *out)
+{
+    const struct gemma4 *m = (const struct gemma4 *)model;
+    int r = 0;
+
+    for (size_t at = 0, n; at < len && r == 0; at += n) {
+        const char *nl = memchr(text + at, '\n', len - at);
+        int32_t id = -1;
+
+        n = line_ends(text + at, len - at);
+        if (n)
+            id = vocab_find(m->vocab, text + at, n);
+        else
+            n = nl ? (size_t)(nl - text) - at : len - at;
+        if (id >= 0 && vocab_kind(m->vocab, id) == TOK_NORMAL)
+            r = token_list_add(out, id);
+        else
+            r = m->bpe->ops->encode(m->bpe, text + at, n, s, out);
+    }
+    return r;
+}
+
+static void gemma4_free(struct tok_model *model)
+{
+    struct gemma4 *m = (struct gemma4 *)model;
+
+    tok_model_free(m->bpe);
+    free(m);
+}
+
+static const struct tok_model_ops gemma4_ops = { "BPE", encode, gemma4_free };
+
+static int read_vocab(struct gguf_tok *g)
+{
+    int r = vocab_new(g->n, (size_t)g->n * 8, &g->t->vocab);
+
+    for (uint32_t i = 0; i < g->n && r == 0; i++) {
+        int32_t other = vocab_find(g->t->vocab, g->texts[i].text, g->texts[i].len);
+
+        if (other >= 0)
+            return gguf_tok_refuse(g, -EINVAL, "tokens %d and %u have the same text", other, i);
+        r = vocab_put(g->t->vocab, (int32_t)i, g->texts[i].text, g->texts[i].len, g->kinds[i]);
+    }
+    return r < 0 ? gguf_tok_no_memory(g) : 0;
+}
+
+static int read_merges(struct gguf_tok *g)
+{
+    static const char key[] = "tokenizer.ggml.merges";
+    struct gguf_array a;
+    struct gguf_str s;
+    int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
+
+    if (r < 0)
+        return r;
+    if (a.n && a.type != GGUF_STRING)
+        return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
+    if (a.n > BPE_MAX_MERGES)
+        return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)a.n, BPE_MAX_MERGES);
+    g->merges = calloc(a.n + 1, sizeof *g->merges);
+    if (!g->merges)
+        return gguf_tok_no_memory(g);
+    for (size_t rank = 0; gguf_next_str(&a, &s); rank++) {
+        struct bpe_merge *m = &g->merges[g->n_merges];
+        const char *gap = s.len > 1 ? memchr(s.text + 1, ' ', s.len - 1) : NULL;
+
+        if (!gap || s.len > UINT32_MAX)
+            return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", rank);
+        m->result = g->n_merges ? m[-1].result : -1;
+        r = bpe_merge_find(g->t->vocab, (struct tok_str){ s.text, (uint32_t)(gap - s.text) },
+                           (struct tok_str){ gap + 1, (uint32_t)(s.len - (size_t)(gap + 1 - s.text)) }, 0, m);
+        g->n_merges += r == 0;
+    }
+    return 0;
+}
+
+static int make_model(struct gguf_tok *g)
+{
+    struct bpe_spec spec = { .vocab = g->t->vocab, .merges = g->merges, .n_merges = g->n_merges, .byte_fallback = true, .unk = -1 };
+    struct gemma4 *m = calloc(1, sizeof *m);
+    int r;
+
+    if (!m)
+        return -ENOMEM;
+    *m = (struct gemma4){ .base.ops = &gemma4_ops, .vocab = g->t->vocab };
+    r = bpe_new(&spec, &m->bpe);
+    g->t->model = &m->base;
+    return r;
+}
+
+static int make_chain(struct gguf_tok *g)
+{
+    struct normalize_step normalize = { .op = NORMALIZE_REPLACE, .text = STR(MARK) };
+    struct decode_step steps[] = { { .op = DECODE_REPLACE, .with = STR(" ") }, { .op = DECODE_BYTE_FALLBACK }, { .op = DECODE_FUSE } };
+    int r = pattern_string(" ", 1, &normalize.pattern);
+
+    if (r == 0)
+        r = normalizer_new(&normalize, 1, &g->t->normalizer);
+    if (r == 0)
+        r = pattern_string(MARK, 3, &steps[0].pattern);
+    if (r == 0)
+        r = decoder_new(steps, 3, &g->t->decoder);
+    if (r == 0)
+        r = decoder_bind(g->t->decoder, g->t->vocab);
+    return r < 0 ? r : make_model(g);
+}
+
+int gguf_tok_gemma4(struct gguf_tok *g)
+{
+    int r;
+
+    g->adds_bos = true;
+    if ((r = read_vocab(g)) < 0 || (r = read_merges(g)) < 0 || (r = gguf_tok_finish(g)) < 0)
+        return r;
+    snprintf(g->t->kind, sizeof g->t->kind, "BPE, gemma4, byte fallback");
+    r = make_chain(g);
+    return r < 0 ? gguf_tok_refuse(g, r, r == -ENOMEM ? "no memory for its tokenizer" : "its tokens are too much text") : 0;
+}
