@@ -330,7 +330,8 @@ static int run_list(const struct decode_step *s, struct list *l)
     return l->text.failed ? -ENOMEM : 0;
 }
 
-static int decode_list(const struct chain *d, const struct vocab *v, const int32_t *ids, size_t n, bool skip_special, struct list *l)
+static int decode_list(const struct chain *d, const struct vocab *v, const int32_t *ids, size_t n, bool skip_special,
+                       struct list *l)
 {
     int r = 0;
 
@@ -422,7 +423,8 @@ static int token_form(const struct chain *d, struct tok_str s, enum token_kind k
 }
 
 /* SentencePiece's: the vocabulary holds spaces already, but where a piece had one of its own (sp_model.c). */
-static void sentencepiece_form(const struct decode_step *s, struct tok_str token, enum token_kind kind, struct buf *out, struct form *ret)
+static void sentencepiece_form(const struct decode_step *s, struct tok_str token, enum token_kind kind, struct buf *out,
+                               struct form *ret)
 {
     int byte = kind == TOK_BYTE ? byte_of(token.text, token.len) : -1;
 
@@ -465,7 +467,8 @@ static int bind_forms(const struct chain *d, const struct vocab *v, bool first, 
 static bool needs_first(const struct chain *d)
 {
     for (size_t i = 0; i < d->n_steps; i++)
-        if (d->steps[i].op == DECODE_WORDPIECE || d->steps[i].op == DECODE_JOIN || (d->steps[i].op == DECODE_METASPACE && d->steps[i].flag))
+        if (d->steps[i].op == DECODE_WORDPIECE || d->steps[i].op == DECODE_JOIN ||
+            (d->steps[i].op == DECODE_METASPACE && d->steps[i].flag))
             return true;
     return false;
 }

@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "loaders/tok/gguf_tok.h"
+#include "loaders/tok/tok_config.h"
 #include "loaders/tok/wordpiece.h"
 
 #include <errno.h>
@@ -37,20 +38,6 @@ static int make_vocab(struct gguf_tok *g)
     return r < 0 ? gguf_tok_no_memory(g) : 0;
 }
 
-static int add_suffix(struct gguf_tok *g, int32_t id)
-{
-    struct tokenizer *t = g->t;
-
-    if (id < 0 || (uint32_t)id >= g->n)
-        return 0;
-    t->suffix = malloc(sizeof *t->suffix);
-    if (!t->suffix)
-        return gguf_tok_no_memory(g);
-    *t->suffix = id;
-    t->n_suffix = 1;
-    return 0;
-}
-
 int gguf_tok_bert(struct gguf_tok *g)
 {
     struct wordpiece_chain chain = { .lower = true };
@@ -65,9 +52,11 @@ int gguf_tok_bert(struct gguf_tok *g)
         (r = gguf_bool(g->file, "tokenizer.ggml.normalizer.lowercase", &chain.lower, g->err)) < 0)
         return r;
     chain.accents = chain.lower;
-    if ((r = gguf_bool(g->file, "tokenizer.ggml.normalizer.strip_accents", &chain.accents, g->err)) < 0 || (r = make_vocab(g)) < 0 ||
-        (r = gguf_tok_finish(g)) < 0 || (r = add_suffix(g, sep)) < 0)
+    if ((r = gguf_bool(g->file, "tokenizer.ggml.normalizer.strip_accents", &chain.accents, g->err)) < 0 ||
+        (r = make_vocab(g)) < 0 || (r = gguf_tok_finish(g)) < 0)
         return r;
+    if (tok_one_id(sep >= 0 && (uint32_t)sep < g->n ? sep : -1, &g->t->suffix, &g->t->n_suffix) < 0)
+        return gguf_tok_no_memory(g);
     chain.unk = g->unk;
     if (chain.unk >= 0)
         vocab_set_kind(g->t->vocab, chain.unk, TOK_UNKNOWN);        /* any text may become it */

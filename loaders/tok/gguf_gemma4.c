@@ -127,7 +127,8 @@ static int make_model(struct gguf_tok *g)
 static int make_chain(struct gguf_tok *g)
 {
     struct normalize_step normalize = { .op = NORMALIZE_REPLACE, .text = STR(MARK) };
-    struct decode_step steps[] = { { .op = DECODE_REPLACE, .with = STR(" ") }, { .op = DECODE_BYTE_FALLBACK }, { .op = DECODE_FUSE } };
+    struct decode_step steps[] = { { .op = DECODE_REPLACE, .with = STR(" ") }, { .op = DECODE_BYTE_FALLBACK },
+                                   { .op = DECODE_FUSE } };
     int r = pattern_string(" ", 1, &normalize.pattern);
 
     if (r == 0)

@@ -95,7 +95,8 @@ int gguf_tok_t5(struct gguf_tok *g)
     g->eos = 1;
     g->unk = 2;
     g->adds_eos = true;
-    if ((r = gguf_bool(g->file, "tokenizer.ggml.remove_extra_whitespaces", &m.remove_extra, g->err)) < 0 || (r = read_charsmap(g, &m)) < 0)
+    if ((r = gguf_bool(g->file, "tokenizer.ggml.remove_extra_whitespaces", &m.remove_extra, g->err)) < 0 ||
+        (r = read_charsmap(g, &m)) < 0)
         return r;
     r = make(g, &m);
     sp_model_fini(&m);

@@ -56,7 +56,8 @@ static int open_bytes(const char *path, const struct buf *b, const cJSON *config
         return tiktoken_open(path, text, b->len, config, ret, err);
     if (vocab_txt_looks_like(text, b->len))
         return vocab_txt_open(path, text, b->len, config, ret, err);
-    return err_set(err, -EINVAL, "%s: no tokenizer: neither GGUF, tokenizer.json, tekken.json, a SentencePiece model, a tiktoken file "
+    return err_set(err, -EINVAL,
+                   "%s: no tokenizer: neither GGUF, tokenizer.json, tekken.json, a SentencePiece model, a tiktoken file "
                    "nor a WordPiece vocabulary", path);
 }
 
@@ -111,7 +112,8 @@ static bool find(const char *folder, const char *pattern, char *path, size_t siz
 
 static int open_folder(const char *folder, struct tokenizer **ret, struct err *err)
 {
-    static const char *const names[] = { "tekken.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model" };
+    static const char *const names[] = { "tekken.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+                                         "tiktoken.model" };
     CLEANUP(json_delete) cJSON *config = NULL;
     char path[4096];
     struct stat st;

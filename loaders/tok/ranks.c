@@ -49,10 +49,11 @@ int ranks_put(struct ranks *r, int64_t rank, const char *bytes, size_t len, stru
     if (len == 0)
         return err_set(err, -EINVAL, "%s: the token of rank %lld is empty", r->name, (long long)rank);
     if (len > RANKS_MAX_TOKEN)
-        return err_set(err, -E2BIG, "%s: the token of rank %lld has %zu bytes, at most %d are allowed", r->name, (long long)rank, len,
-                       RANKS_MAX_TOKEN);
+        return err_set(err, -E2BIG, "%s: the token of rank %lld has %zu bytes, at most %d are allowed", r->name, 
+                       (long long)rank, len, RANKS_MAX_TOKEN);
     if (vocab_find(r->tokens, bytes, len) >= 0)
-        return err_set(err, -EINVAL, "%s: ranks %d and %lld have the same token", r->name, vocab_find(r->tokens, bytes, len), (long long)rank);
+        return err_set(err, -EINVAL, "%s: ranks %d and %lld have the same token", r->name, vocab_find(r->tokens, bytes, len),
+                       (long long)rank);
     code = vocab_put(r->tokens, (int32_t)rank, bytes, len, TOK_NORMAL);
     return code < 0 ? err_set(err, code, "%s: rank %lld is too much", r->name, (long long)rank) : 0;
 }
@@ -71,13 +72,15 @@ int ranks_fill(const struct ranks *r, struct tokenizer *t, struct err *err)
     return 0;
 }
 
-int ranks_special(const struct ranks *r, struct tokenizer *t, int64_t id, const char *text, size_t len, bool control, struct err *err)
+int ranks_special(const struct ranks *r, struct tokenizer *t, int64_t id, const char *text, size_t len, bool control,
+                  struct err *err)
 {
-    int code = id < 0 || id >= TOKENIZER_MAX_VOCAB ? -E2BIG : vocab_put(t->vocab, (int32_t)id, text, len, control ? TOK_CONTROL : TOK_USER_DEFINED);
+    enum token_kind kind = control ? TOK_CONTROL : TOK_USER_DEFINED;
+    int code = id < 0 || id >= TOKENIZER_MAX_VOCAB ? -E2BIG : vocab_put(t->vocab, (int32_t)id, text, len, kind);
 
     if (code < 0)
-        return err_set(err, code == -EEXIST ? -EINVAL : code, "%s: special token \"%.*s\": its id %lld is %s", r->name, (int)len, text,
-                       (long long)id, code == -EEXIST ? "taken" : code == -ENOMEM ? "too much for the memory" : "too big");
+        return err_set(err, code == -EEXIST ? -EINVAL : code, "%s: special token \"%.*s\": its id %lld is %s", r->name,
+                       (int)len, text, (long long)id, code == -EEXIST ? "taken" : code == -ENOMEM ? "too much for the memory" : "too big");
     return 0;
 }
 
@@ -156,7 +159,8 @@ static int make_added(struct tokenizer *t)
         enum token_kind kind = vocab_kind(t->vocab, (int32_t)i);
 
         if (kind == TOK_CONTROL || kind == TOK_USER_DEFINED)
-            tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)i), .id = (int32_t)i, .special = kind == TOK_CONTROL };
+            tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)i), .id = (int32_t)i,
+                                                .special = kind == TOK_CONTROL };
     }
     return added_new(tokens, n, &t->added_raw);
 }
@@ -170,7 +174,8 @@ static int make_model(const struct ranks *r, struct tokenizer *t)
 
     spec.merges = m.all;
     spec.n_merges = m.n;
-    if (code == 0 && (code = tokenizer_add_end(t, t->eos)) == 0 && (code = tokenizer_find_ends(t, m.all, m.n)) == 0 && (code = make_added(t)) == 0)
+    if (code == 0 && (code = tokenizer_add_end(t, t->eos)) == 0 && (code = tokenizer_find_ends(t, m.all, m.n)) == 0 &&
+        (code = make_added(t)) == 0)
         code = bpe_new(&spec, &t->model);
     if (code == 0 && r->nfc)
         code = normalizer_new(&nfc, 1, &t->normalizer);
@@ -186,7 +191,8 @@ int ranks_chain(const struct ranks *r, struct tokenizer *t, struct err *err)
         return code;
     code = make_model(r, t);
     if (code < 0)
-        return err_set(err, code, code == -ENOMEM ? "%s: no memory for its tokenizer" : "%s: too many ways to make its tokens", r->name);
+        return err_set(err, code, code == -ENOMEM ? "%s: no memory for its tokenizer" : "%s: too many ways to make its tokens",
+                       r->name);
     for (uint32_t id = 0; id < vocab_size(t->vocab) && !r->nfc; id++) {
         size_t len = vocab_text(t->vocab, (int32_t)id).len;
 

@@ -21,7 +21,8 @@ struct ranks {
     struct tok_str pattern;             /* what cuts the text */
     bool nfc;                           /* which is brought into that form first */
 };
-/* The next rank's token. 0; -EINVAL: it is empty, there already, or not the next; -E2BIG; -ENOMEM; with a sentence that begins with the name. */
+/* The next rank's token. 0; -EINVAL: it is empty, there already, or not the next; -E2BIG; -ENOMEM; with a sentence that begins with
+ * the name. */
 int ranks_put(struct ranks *r, int64_t rank, const char *bytes, size_t len, struct err *err);
 /* Puts the tokens into t's vocabulary. */
 int ranks_fill(const struct ranks *r, struct tokenizer *t, struct err *err);
@@ -35,8 +36,8 @@ void ranks_fini(struct ranks *r);
 bool ranks_base64(const char *text, size_t len, struct buf *out);
 
 /* A *.tiktoken file: lines of base64, a space, the rank. The pattern and the special tokens are not in it: they go by `base`, the
- * file's own name (cl100k_base.tiktoken), else by the number of ranks, which is another for each known family; config (tokenizer_config.json,
- * may be NULL) names special tokens, and wins. 0; -EINVAL; -ENOTSUP: a family that is not known; -E2BIG; -ENOMEM. */
+ * file's own name (cl100k_base.tiktoken), else by the number of ranks, which is another for each known family; config
+ * (tokenizer_config.json, may be NULL) names special tokens, and wins. 0; -EINVAL; -ENOTSUP: a family that is not known; -E2BIG; -ENOMEM. */
 int tiktoken_open(const char *name, const char *text, size_t len, const cJSON *config, struct tokenizer **ret, struct err *err);
 bool tiktoken_looks_like(const char *text, size_t len);
 

@@ -18,7 +18,8 @@
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_GROUP, WIRE_GROUP_END, WIRE_32 };
 enum { MODEL_PIECES = 1, MODEL_TRAINER = 2, MODEL_NORMALIZER = 3, MODEL_DENORMALIZER = 5 };
 enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
-enum { TRAINER_TYPE = 3, TRAINER_SUFFIX = 24, TRAINER_BYTE_FALLBACK = 35, TRAINER_UNK_SURFACE = 44, TRAINER_BOS = 46, TRAINER_EOS = 47 };
+enum { TRAINER_TYPE = 3, TRAINER_SUFFIX = 24, TRAINER_BYTE_FALLBACK = 35, TRAINER_UNK_SURFACE = 44, TRAINER_BOS = 46,
+       TRAINER_EOS = 47 };
 enum { NORMALIZER_MAP = 2, NORMALIZER_PREFIX = 3, NORMALIZER_EXTRA = 4, NORMALIZER_ESCAPE = 5 };
 enum { TYPE_UNIGRAM = 1, TYPE_BPE = 2, TYPE_WORD = 3, TYPE_CHAR = 4 };
 
@@ -94,7 +95,8 @@ static int next_field(struct reader *r, struct cursor *c, struct field *f)
     case WIRE_BYTES:
         n = varint(c);
         if (c->bad || n > cursor_left(c))
-            return refuse(r, -EINVAL, &at, "field %u has %llu bytes, but %zu are left", f->number, (unsigned long long)n, cursor_left(c));
+            return refuse(r, -EINVAL, &at, "field %u has %llu bytes, but %zu are left", f->number, (unsigned long long)n,
+                          cursor_left(c));
         f->bytes = (struct tok_str){ cursor_bytes(c, n), (uint32_t)n };
         break;
     default:
@@ -218,7 +220,8 @@ static int read_fields(struct reader *r, struct cursor c)
     while (code == 0 && (e = next_field(r, &c, &f)) != 1) {
         if (e < 0)
             return e;
-        if (f.number == MODEL_PIECES || f.number == MODEL_TRAINER || f.number == MODEL_NORMALIZER || f.number == MODEL_DENORMALIZER) {
+        if (f.number == MODEL_PIECES || f.number == MODEL_TRAINER || f.number == MODEL_NORMALIZER ||
+            f.number == MODEL_DENORMALIZER) {
             if (f.wire != WIRE_BYTES)
                 return refuse(r, -EINVAL, &c, "field %u is no message", f.number);
         }
@@ -244,7 +247,8 @@ static int check_type(struct reader *r)
         return 0;
     case TYPE_WORD:
     case TYPE_CHAR:
-        return refuse(r, -ENOTSUP, NULL, "a model of %s is not supported, only Unigram and BPE", r->type == TYPE_WORD ? "words" : "characters");
+        return refuse(r, -ENOTSUP, NULL, "a model of %s is not supported, only Unigram and BPE", 
+                      r->type == TYPE_WORD ? "words" : "characters");
     default:
         return refuse(r, -EINVAL, NULL, "model_type %llu is not known", (unsigned long long)r->type);
     }
@@ -368,7 +372,8 @@ static int make_normalizer(const struct sp_model *m, struct tokenizer *t, struct
 {
     CLEANUP(mem_free) struct tok_str *whole = calloc(m->n_pieces + 1, sizeof *whole);
     struct sp_normalizer_spec spec = { .charsmap = m->charsmap.text, .charsmap_len = m->charsmap.len, .whole = whole,
-                                       .dummy_prefix = m->dummy_prefix, .as_suffix = m->as_suffix, .remove_extra = m->remove_extra };
+                                       .dummy_prefix = m->dummy_prefix, .as_suffix = m->as_suffix,
+                                           .remove_extra = m->remove_extra };
     struct err why = { 0 };
     int r;
 
@@ -394,7 +399,8 @@ static int make_bpe(const struct sp_model *m, struct tokenizer *t)
 static int make_unigram(const struct sp_model *m, struct tokenizer *t)
 {
     CLEANUP(mem_free) double *scores = calloc((size_t)vocab_size(t->vocab) + 1, sizeof *scores);
-    struct unigram_spec spec = { .vocab = t->vocab, .scores = scores, .single = true, .unk = m->unk, .byte_fallback = m->byte_fallback,
+    struct unigram_spec spec = { .vocab = t->vocab, .scores = scores, .single = true, .unk = m->unk,
+                                 .byte_fallback = m->byte_fallback,
                                  .fuse_unk = true };
 
     for (uint32_t i = 0; scores && i < m->n_pieces; i++)
@@ -469,7 +475,8 @@ static int make_added(const struct sp_model *m, const cJSON *config, struct toke
 
         if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && !(kind == TOK_USER_DEFINED && id >= m->n_pieces))
             continue;
-        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
+        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id,
+                                            .special = kind != TOK_USER_DEFINED };
     }
     tok_config_flags(config, tokens, n);
     return added_new(tokens, n, &t->added_raw);
@@ -489,7 +496,8 @@ static int find_ends(const struct sp_model *m, const cJSON *config, struct token
 
 static int make_tokenizer(const struct sp_model *m, const cJSON *config, struct tokenizer *t, struct err *err)
 {
-    static const char *const with_bos[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" }, *const with_eos[] = { "T5Tokenizer" };
+    static const char *const with_bos[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" },
+        *const with_eos[] = { "T5Tokenizer" };
     struct tok_config_added a = { 0 };
     int r = sp_model_vocab(m, t, err);
 

@@ -24,8 +24,8 @@ struct sp_model {
     struct tok_str charsmap, unk_surface, bos, eos;
 };
 
-/* Reads a file that the caller keeps as long as the model; sp_model_fini() either way. 0; -EINVAL with a sentence that names the place: bytes that are no
- * sound model; -ENOTSUP: a kind of model that is not supported; -E2BIG; -ENOMEM. */
+/* Reads a file that the caller keeps as long as the model; sp_model_fini() either way. 0; -EINVAL with a sentence that names the
+ * place: bytes that are no sound model; -ENOTSUP: a kind of model that is not supported; -E2BIG; -ENOMEM. */
 int sp_model_read(const char *name, const void *data, size_t len, struct sp_model *ret, struct err *err);
 void sp_model_fini(struct sp_model *m);
 

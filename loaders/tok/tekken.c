@@ -39,7 +39,9 @@ static int read_size(struct json_pull *p, int64_t *ret)
 {
     int r = json_pull_integer(p, ret);
 
-    return r < 0 ? r : *ret < 0 || *ret > TOKENIZER_MAX_VOCAB ? json_pull_refuse(p, -EINVAL, "%lld is not between 0 and %d", (long long)*ret, TOKENIZER_MAX_VOCAB) : 0;
+    if (r == 0 && (*ret < 0 || *ret > TOKENIZER_MAX_VOCAB))
+        r = json_pull_refuse(p, -EINVAL, "%lld is not between 0 and %d", (long long)*ret, TOKENIZER_MAX_VOCAB);
+    return r;
 }
 
 static int read_copy(struct json_pull *p, char **ret)
@@ -78,7 +80,8 @@ static int read_config(struct tekken *k)
     for (uint32_t i = 1; r == 0 && i < version.len && i < 5 && version.text[0] == 'v'; i++)
         k->version = version.text[i] >= '0' && version.text[i] <= '9' ? k->version * 10 + (version.text[i] - '0') : 0;
     if (r == 0 && k->version < OLDEST)
-        return json_pull_refuse(p, -ENOTSUP, "version \"%.*s\" is not supported, only v3 and later", (int)version.len, version.text);
+        return json_pull_refuse(p, -ENOTSUP, "version \"%.*s\" is not supported, only v3 and later", (int)version.len,
+                                version.text);
     return r;
 }
 
@@ -130,7 +133,8 @@ static int read_token(struct tekken *k, struct buf *bytes, bool wanted)
     int r = json_pull_open(p, '{');
 
     while (r == 0 && (r = json_pull_key(p, &key)) > 0)
-        r = is_key(key, "rank") ? json_pull_integer(p, &rank) : is_key(key, "token_bytes") ? json_pull_string(p, &text) : json_pull_skip(p);
+        r = is_key(key, "rank") ? json_pull_integer(p, &rank) : is_key(key, "token_bytes") ? json_pull_string(p, &text) :
+            json_pull_skip(p);
     if (r < 0 || !wanted)
         return r;
     buf_clear(bytes);
@@ -150,7 +154,9 @@ static int read_vocab(struct tekken *k)
 
     for (; r == 0 && (r = json_pull_item(k->json)) > 0; n++)
         r = read_token(k, &bytes, n < wanted);
-    return r < 0 || n >= wanted ? r : json_pull_refuse(k->json, -EINVAL, "%lld tokens in 'vocab', but %lld are wanted", (long long)n, (long long)wanted);
+    if (r == 0 && n < wanted)
+        r = json_pull_refuse(k->json, -EINVAL, "%lld tokens in 'vocab', but %lld are wanted", (long long)n, (long long)wanted);
+    return r;
 }
 
 /* One pass over the file for what counts on the rest, one for the rest: the order of its keys means nothing. */
@@ -188,7 +194,8 @@ static int check_config(struct tekken *k)
     if (!k->pattern)
         return err_set(k->err, -EINVAL, "%s: config has no pattern", k->ranks.name);
     if (k->n_vocab < 0 || k->n_special < 0 || k->n_special >= k->n_vocab)
-        return err_set(k->err, -EINVAL, "%s: config: %lld special tokens of %lld", k->ranks.name, (long long)k->n_special, (long long)k->n_vocab);
+        return err_set(k->err, -EINVAL, "%s: config: %lld special tokens of %lld", k->ranks.name, (long long)k->n_special,
+                       (long long)k->n_vocab);
     if (!k->has_list && k->version > LAST_WITHOUT_LIST)
         return err_set(k->err, -EINVAL, "%s: version v%lld without 'special_tokens'", k->ranks.name, (long long)k->version);
     k->ranks.pattern = (struct tok_str){ k->pattern, (uint32_t)strlen(k->pattern) };
@@ -199,7 +206,8 @@ static int check_config(struct tekken *k)
 static int put_special(struct tekken *k, struct tokenizer *t, int64_t rank, const char *text, bool control)
 {
     if (rank >= k->n_special)
-        return err_set(k->err, -EINVAL, "%s: special token \"%s\" has rank %lld, but there are %lld", k->ranks.name, text, (long long)rank,
+        return err_set(k->err, -EINVAL, "%s: special token \"%s\" has rank %lld, but there are %lld", k->ranks.name, text,
+                       (long long)rank,
                        (long long)k->n_special);
     if (vocab_find(t->vocab, text, strlen(text)) >= 0)
         return err_set(k->err, -EINVAL, "%s: special token \"%s\" is there twice", k->ranks.name, text);

@@ -35,28 +35,28 @@ struct family {
 };
 
 /* Names of Llama's are those of 3.1 and later; 3.0 had only other words for the reserved ones. */
+#define ONE(at, text) { at, text, 1, 0 }
 static const struct family families[] = {
     { "cl100k_base", 100256, LLAMA3, NULL, "<|endoftext|>", false, false,
-      { { 1, "<|endoftext|>", 1, 0 }, { 2, "<|fim_prefix|>", 1, 0 }, { 3, "<|fim_middle|>", 1, 0 }, { 4, "<|fim_suffix|>", 1, 0 }, { 20, "<|endofprompt|>", 1, 0 } } },
+      { ONE(1, "<|endoftext|>"), ONE(2, "<|fim_prefix|>"), ONE(3, "<|fim_middle|>"), ONE(4, "<|fim_suffix|>"), ONE(20, "<|endofprompt|>") } },
     { "glm4", 151329, LLAMA3, NULL, "<|endoftext|>", false, false,
-      { { 0, "<|endoftext|>", 1, 0 }, { 1, "[MASK]", 1, 0 }, { 2, "[gMASK]", 1, 0 }, { 3, "[sMASK]", 1, 0 }, { 4, "<sop>", 1, 0 }, { 5, "<eop>", 1, 0 },
-        { 6, "<|system|>", 1, 0 }, { 7, "<|user|>", 1, 0 }, { 8, "<|assistant|>", 1, 0 }, { 9, "<|observation|>", 1, 0 } } },
-    { "kimi", 163584, KIMI, "[BOS]", "[EOS]", false, false, { { 0, "[BOS]", 1, 0 }, { 1, "[EOS]", 1, 0 } } },
+      { ONE(0, "<|endoftext|>"), ONE(1, "[MASK]"), ONE(2, "[gMASK]"), ONE(3, "[sMASK]"), ONE(4, "<sop>"), ONE(5, "<eop>"), ONE(6, "<|system|>"),
+        ONE(7, "<|user|>"), ONE(8, "<|assistant|>"), ONE(9, "<|observation|>") } },
+    { "kimi", 163584, KIMI, "[BOS]", "[EOS]", false, false, { ONE(0, "[BOS]"), ONE(1, "[EOS]") } },
     { "llama3", 128000, LLAMA3, "<|begin_of_text|>", "<|end_of_text|>", true, false,
-      { { 0, "<|begin_of_text|>", 1, 0 }, { 1, "<|end_of_text|>", 1, 0 }, { 2, "<|reserved_special_token_%u|>", 2, 0 }, { 4, "<|finetune_right_pad_id|>", 1, 0 },
-        { 5, "<|reserved_special_token_%u|>", 1, 2 }, { 6, "<|start_header_id|>", 1, 0 }, { 7, "<|end_header_id|>", 1, 0 }, { 8, "<|eom_id|>", 1, 0 },
-        { 9, "<|eot_id|>", 1, 0 }, { 10, "<|python_tag|>", 1, 0 },
-        { 11, "<|reserved_special_token_%u|>", 245, 3 } } },
-    { "o200k_base", 199998, O200K, NULL, "<|endoftext|>", false, false, { { 1, "<|endoftext|>", 1, 0 }, { 20, "<|endofprompt|>", 1, 0 } } },
+      { ONE(0, "<|begin_of_text|>"), ONE(1, "<|end_of_text|>"), { 2, "<|reserved_special_token_%u|>", 2, 0 }, ONE(4, "<|finetune_right_pad_id|>"),
+        { 5, "<|reserved_special_token_%u|>", 1, 2 }, ONE(6, "<|start_header_id|>"), ONE(7, "<|end_header_id|>"), ONE(8, "<|eom_id|>"),
+        ONE(9, "<|eot_id|>"), ONE(10, "<|python_tag|>"), { 11, "<|reserved_special_token_%u|>", 245, 3 } } },
+    { "o200k_base", 199998, O200K, NULL, "<|endoftext|>", false, false, { ONE(1, "<|endoftext|>"), ONE(20, "<|endofprompt|>") } },
     { "o200k_harmony", 199998, O200K, "<|startoftext|>", "<|return|>", false, false,
-      { { 0, "<|startoftext|>", 1, 0 }, { 1, "<|endoftext|>", 1, 0 }, { 2, "<|reserved_%u|>", 2, 200000 }, { 4, "<|return|>", 1, 0 }, { 5, "<|constrain|>", 1, 0 },
-        { 6, "<|reserved_%u|>", 1, 200004 }, { 7, "<|channel|>", 1, 0 }, { 8, "<|start|>", 1, 0 }, { 9, "<|end|>", 1, 0 }, { 10, "<|message|>", 1, 0 },
-        { 11, "<|reserved_%u|>", 3, 200009 }, { 14, "<|call|>", 1, 0 }, { 15, "<|reserved_%u|>", 1075, 200013 } } },
-    { "p50k_base", 50280, GPT2, NULL, "<|endoftext|>", false, false, { { 0 } } },
+      { ONE(0, "<|startoftext|>"), ONE(1, "<|endoftext|>"), { 2, "<|reserved_%u|>", 2, 200000 }, ONE(4, "<|return|>"), ONE(5, "<|constrain|>"),
+        { 6, "<|reserved_%u|>", 1, 200004 }, ONE(7, "<|channel|>"), ONE(8, "<|start|>"), ONE(9, "<|end|>"), ONE(10, "<|message|>"),
+        { 11, "<|reserved_%u|>", 3, 200009 }, ONE(14, "<|call|>"), { 15, "<|reserved_%u|>", 1075, 200013 } } },
     { "qwen", 151643, QWEN, NULL, "<|endoftext|>", false, true,
-      { { 0, "<|endoftext|>", 1, 0 }, { 1, "<|im_start|>", 1, 0 }, { 2, "<|im_end|>", 1, 0 }, { 3, "<|extra_%u|>", 205, 0 } } },
-    { "r50k_base", 50256, GPT2, NULL, "<|endoftext|>", false, false, { { 0, "<|endoftext|>", 1, 0 } } },
+      { ONE(0, "<|endoftext|>"), ONE(1, "<|im_start|>"), ONE(2, "<|im_end|>"), { 3, "<|extra_%u|>", 205, 0 } } },
+    { "r50k_base", 50256, GPT2, NULL, "<|endoftext|>", false, false, { ONE(0, "<|endoftext|>") } },
 };
+#undef ONE
 
 static const struct family *find_family(const char *name, uint32_t n_ranks)
 {
@@ -126,7 +126,8 @@ static int add_special(const struct ranks *r, const struct family *f, struct tok
             const char *mark = strstr(f->special[i].text, "%u");
 
             if (mark)
-                snprintf(text, sizeof text, "%.*s%u%s", (int)(mark - f->special[i].text), f->special[i].text, f->special[i].from + k, mark + 2);
+                snprintf(text, sizeof text, "%.*s%u%s", (int)(mark - f->special[i].text), f->special[i].text,
+                         f->special[i].from + k, mark + 2);
             else
                 snprintf(text, sizeof text, "%s", f->special[i].text);
             code = ranks_special(r, t, first + f->special[i].at + k, text, strlen(text), true, err);
@@ -150,7 +151,8 @@ static int make(struct ranks *r, const cJSON *config, struct tokenizer *t, struc
     int code;
 
     if (!f)
-        return err_set(err, -ENOTSUP, "%s: a tiktoken file does not say how text is cut, and none with %u ranks is known", r->name, vocab_size(r->tokens));
+        return err_set(err, -ENOTSUP, "%s: a tiktoken file does not say how text is cut, and none with %u ranks is known",
+                       r->name, vocab_size(r->tokens));
     r->nfc = f->nfc;
     r->pattern = (struct tok_str){ f->pattern, (uint32_t)strlen(f->pattern) };
     if ((code = vocab_new(vocab_size(r->tokens), 0, &t->vocab)) < 0)

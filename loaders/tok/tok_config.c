@@ -29,7 +29,8 @@ bool tok_config_class(const cJSON *config, const char *const *names, size_t n)
     for (size_t i = 0; i < n && cJSON_IsString(v); i++) {
         size_t len = strlen(names[i]);
 
-        if (strncmp(v->valuestring, names[i], len) == 0 && (v->valuestring[len] == '\0' || strcmp(v->valuestring + len, "Fast") == 0))
+        if (strncmp(v->valuestring, names[i], len) == 0 &&
+            (v->valuestring[len] == '\0' || strcmp(v->valuestring + len, "Fast") == 0))
             return true;
     }
     return false;
@@ -61,7 +62,8 @@ bool tok_config_added(const cJSON *config, struct tok_config_added *next)
         if (!cJSON_IsString(content) || !content->valuestring[0] || !read_id(entry->string, &id))
             continue;
         *next = (struct tok_config_added){ .entry = entry, .id = id, .text = content->valuestring,
-                                           .special = tok_config_bool(entry, "special", false), .lstrip = tok_config_bool(entry, "lstrip", false),
+                                           .special = tok_config_bool(entry, "special", false),
+                                           .lstrip = tok_config_bool(entry, "lstrip", false),
                                            .rstrip = tok_config_bool(entry, "rstrip", false),
                                            .single_word = tok_config_bool(entry, "single_word", false),
                                            .normalized = tok_config_bool(entry, "normalized", false) };
@@ -87,18 +89,20 @@ static bool is_text(struct tok_str s, const char *text)
 
 static int fill_one(const struct tok_config_added *a, struct tokenizer *t, struct err *err)
 {
+    enum token_kind kind = a->special ? TOK_CONTROL : TOK_USER_DEFINED;
     struct tok_str s = a->id < TOKENIZER_MAX_VOCAB ? vocab_text(t->vocab, (int32_t)a->id) : (struct tok_str){ 0 };
     int r;
 
     if (s.text && !is_text(s, a->text))
-        return err_set(err, -EINVAL, "added_tokens_decoder: token %lld is \"%s\", but \"%.*s\" in the vocabulary", (long long)a->id, a->text,
+        return err_set(err, -EINVAL, "added_tokens_decoder: token %lld is \"%s\", but \"%.*s\" in the vocabulary",
+                       (long long)a->id, a->text,
                        (int)s.len, s.text);
     if (s.text) {
         if (a->special && vocab_kind(t->vocab, (int32_t)a->id) != TOK_UNKNOWN)
             vocab_set_kind(t->vocab, (int32_t)a->id, TOK_CONTROL);
         return 0;
     }
-    r = a->id < TOKENIZER_MAX_VOCAB ? vocab_put(t->vocab, (int32_t)a->id, a->text, strlen(a->text), a->special ? TOK_CONTROL : TOK_USER_DEFINED) : -E2BIG;
+    r = a->id >= TOKENIZER_MAX_VOCAB ? -E2BIG : vocab_put(t->vocab, (int32_t)a->id, a->text, strlen(a->text), kind);
     return r < 0 ? err_set(err, r, "added_tokens_decoder: no room for token %lld", (long long)a->id) : 0;
 }
 
@@ -135,7 +139,7 @@ void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n)
     }
 }
 
-static int one_id(int32_t id, int32_t **ret, size_t *ret_n)
+int tok_one_id(int32_t id, int32_t **ret, size_t *ret_n)
 {
     if (id < 0)
         return 0;
@@ -152,8 +156,8 @@ int tok_config_edges(const cJSON *config, struct tokenizer *t, bool adds_bos, bo
     int r = 0;
 
     if (tok_config_bool(config, "add_bos_token", adds_bos))
-        r = one_id(t->bos, &t->prefix, &t->n_prefix);
+        r = tok_one_id(t->bos, &t->prefix, &t->n_prefix);
     if (r == 0 && tok_config_bool(config, "add_eos_token", adds_eos))
-        r = one_id(t->eos, &t->suffix, &t->n_suffix);
+        r = tok_one_id(t->eos, &t->suffix, &t->n_suffix);
     return r;
 }

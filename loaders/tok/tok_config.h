@@ -25,6 +25,8 @@ int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err);
 /* The flags that tokens have there, for those that are listed; ids ascend. */
 void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n);
 
+/* A list of one id, or none for -1. 0 or -ENOMEM. */
+int tok_one_id(int32_t id, int32_t **ret, size_t *ret_n);
 /* BOS and EOS in front and behind, by "add_bos_token" and "add_eos_token". 0 or -ENOMEM. */
 int tok_config_edges(const cJSON *config, struct tokenizer *t, bool adds_bos, bool adds_eos);
 

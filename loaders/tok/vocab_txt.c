@@ -17,8 +17,10 @@ enum { MAX_CHARS = 100, MAX_TOKEN = 1 << 16 };
 
 int wordpiece_chain(struct tokenizer *t, const struct wordpiece_chain *c)
 {
-    const struct normalize_step bert = { .op = NORMALIZE_BERT, .clean = true, .chinese = !c->no_chinese, .accents = c->accents, .lower = c->lower };
-    const struct split_step split[] = { { .op = SPLIT_SPACE, .behavior = SPLIT_REMOVED }, { .op = SPLIT_PUNCTUATION, .behavior = SPLIT_ISOLATED } };
+    const struct normalize_step bert = { .op = NORMALIZE_BERT, .clean = true, .chinese = !c->no_chinese, .accents = c->accents,
+                                         .lower = c->lower };
+    const struct split_step split[] = { { .op = SPLIT_SPACE, .behavior = SPLIT_REMOVED },
+                                        { .op = SPLIT_PUNCTUATION, .behavior = SPLIT_ISOLATED } };
     const struct decode_step decode = { .op = DECODE_WORDPIECE, .text = STR("##"), .flag = true };
     const struct wordpiece_spec spec = { .vocab = t->vocab, .continuing_prefix = STR("##"), .unk = c->unk, .max_chars = MAX_CHARS };
     int r = normalizer_new(&bert, 1, &t->normalizer);
@@ -46,7 +48,8 @@ static int read_lines(const char *name, const char *text, size_t len, struct tok
         if (n && text[at + n - 1] == '\r')
             n--;
         if (n > MAX_TOKEN || !utf8_is_valid(text + at, n) || memchr(text + at, '\0', n))
-            return err_set(err, n > MAX_TOKEN ? -E2BIG : -EINVAL, "%s:%d: %s", name, id + 1, n > MAX_TOKEN ? "the token is too long" : "the token is no UTF-8 text");
+            return err_set(err, n > MAX_TOKEN ? -E2BIG : -EINVAL, "%s:%d: %s", name, id + 1,
+                           n > MAX_TOKEN ? "the token is too long" : "the token is no UTF-8 text");
         if (id == TOKENIZER_MAX_VOCAB)
             return err_set(err, -E2BIG, "%s: more than %d tokens", name, TOKENIZER_MAX_VOCAB);
         r = vocab_put(t->vocab, id, text + at, n, TOK_NORMAL);
@@ -69,18 +72,6 @@ static int32_t role(struct tokenizer *t, const cJSON *config, const char *key, c
     return id;
 }
 
-static int one_id(int32_t id, int32_t **ret, size_t *ret_n)
-{
-    if (id < 0)
-        return 0;
-    *ret = malloc(sizeof **ret);
-    if (!*ret)
-        return -ENOMEM;
-    **ret = id;
-    *ret_n = 1;
-    return 0;
-}
-
 static int make_added(struct tokenizer *t, const cJSON *config)
 {
     uint32_t size = vocab_size(t->vocab);
@@ -94,7 +85,8 @@ static int make_added(struct tokenizer *t, const cJSON *config)
 
         if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && kind != TOK_USER_DEFINED)
             continue;
-        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id, .special = kind != TOK_USER_DEFINED };
+        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id,
+                                            .special = kind != TOK_USER_DEFINED };
     }
     tok_config_flags(config, tokens, n);
     return added_new(tokens, n, &t->added_raw);
@@ -117,8 +109,8 @@ static int make(const char *name, const cJSON *config, struct tokenizer *t, stru
     sep = role(t, config, "sep_token", "[SEP]", TOK_CONTROL);
     role(t, config, "pad_token", "[PAD]", TOK_CONTROL);
     role(t, config, "mask_token", "[MASK]", TOK_CONTROL);
-    if ((r = one_id(cls, &t->prefix, &t->n_prefix)) < 0 || (r = one_id(sep, &t->suffix, &t->n_suffix)) < 0 || (r = make_added(t, config)) < 0 ||
-        (r = wordpiece_chain(t, &chain)) < 0)
+    if ((r = tok_one_id(cls, &t->prefix, &t->n_prefix)) < 0 || (r = tok_one_id(sep, &t->suffix, &t->n_suffix)) < 0 ||
+        (r = make_added(t, config)) < 0 || (r = wordpiece_chain(t, &chain)) < 0)
         return err_set(err, r, "%s: no memory for its tokenizer", name);
     snprintf(t->kind, sizeof t->kind, "WordPiece%s", chain.lower ? ", lower-case" : "");
     return 0;
