@@ -6,6 +6,7 @@
  *
  * Source   llama.cpp, src/llama-vocab.cpp; the expression: its pre-tokeniser "gemma4"
  */
+#include "base/buf.h"
 #include "base/err.h"
 #include "loaders/tok/decode.h"
 #include "loaders/tok/gguf_tok.h"
@@ -80,9 +81,33 @@ static int read_vocab(struct gguf_tok *g)
     return r < 0 ? gguf_tok_no_memory(g) : 0;
 }
 
+static int read_merge(struct gguf_tok *g, struct gguf_str s, size_t rank, struct buf *joined)
+{
+    const struct vocab *v = g->t->vocab;
+    const char *gap = s.len > 1 ? memchr(s.text + 1, ' ', s.len - 1) : NULL;
+    struct bpe_merge m;
+    size_t left;
+
+    if (!gap)
+        return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", rank);
+    left = (size_t)(gap - s.text);
+    buf_clear(joined);
+    buf_add(joined, s.text, left);
+    buf_add(joined, gap + 1, s.len - left - 1);
+    if (joined->failed)
+        return gguf_tok_no_memory(g);
+    m.left = vocab_find(v, joined->data, left);
+    m.right = vocab_find(v, joined->data + left, joined->len - left);
+    m.result = vocab_find(v, joined->data, joined->len);
+    if (m.left >= 0 && m.right >= 0 && m.result >= 0)
+        g->merges[g->n_merges++] = m;
+    return 0;
+}
+
 static int read_merges(struct gguf_tok *g)
 {
     static const char key[] = "tokenizer.ggml.merges";
+    BUF_LOCAL joined = BUF_INIT;
     struct gguf_array a;
     struct gguf_str s;
     int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
@@ -96,17 +121,9 @@ static int read_merges(struct gguf_tok *g)
     g->merges = calloc(a.n + 1, sizeof *g->merges);
     if (!g->merges)
         return gguf_tok_no_memory(g);
-    for (size_t rank = 0; gguf_next_str(&a, &s); rank++) {
-        struct bpe_merge *m = &g->merges[g->n_merges];
-        const char *gap = s.len > 1 ? memchr(s.text + 1, ' ', s.len - 1) : NULL;
-
-        if (!gap || s.len > UINT32_MAX)
-            return gguf_tok_refuse(g, -EINVAL, "merge %zu is not two texts with a space between", rank);
-        m->result = g->n_merges ? m[-1].result : -1;
-        r = bpe_merge_find(g->t->vocab, (struct tok_str){ s.text, (uint32_t)(gap - s.text) },
-                           (struct tok_str){ gap + 1, (uint32_t)(s.len - (size_t)(gap + 1 - s.text)) }, 0, m);
-        g->n_merges += r == 0;
-    }
+    for (size_t rank = 0; gguf_next_str(&a, &s); rank++)
+        if ((r = read_merge(g, s, rank, &joined)) < 0)
+            return r;
     return 0;
 }
 
