@@ -15,6 +15,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* The versions of Unicode that the tables of Hugging Face's parts have: what came later has no class there. */
+enum { BERT_VERSION = 8, MARKS_VERSION = 9 };
+
 struct steps {
     struct normalizer base;
     size_t n;
@@ -87,15 +90,29 @@ static bool lower(const struct normalize_step *s, uint32_t c, struct buf *out)
 
 static bool strip_accent(const struct normalize_step *s, uint32_t c, struct buf *out)
 {
-    if (unicode_class(c) & UC_MARK)
+    bool mark = unicode_class(c) & UC_MARK && unicode_age(c) <= MARKS_VERSION && c != 0x111C9;
+
+    if (mark || c == 0x1CF2 || c == 0x1CF3)     /* these three have changed since */
         return false;
     add_character(out, c);
     return true;
 }
 
+/* Mn, as it was. */
+static bool is_nonspacing(uint32_t c)
+{
+    static const uint32_t changed[] = { 0x1734, 0x1885, 0x1886, 0xA9BD, 0x111C9, 0x1171E };
+    bool is = unicode_class(c) & UC_MARK && unicode_age(c) <= BERT_VERSION && strcmp(unicode_category(c), "Mn") == 0;
+
+    for (size_t i = 0; i < sizeof changed / sizeof changed[0]; i++)
+        if (changed[i] == c)
+            return !is;
+    return is;
+}
+
 static bool strip_nonspacing(const struct normalize_step *s, uint32_t c, struct buf *out)
 {
-    if (unicode_class(c) & UC_MARK && strcmp(unicode_category(c), "Mn") == 0)
+    if (c >= 0x300 && is_nonspacing(c))
         return false;
     add_character(out, c);
     return true;
@@ -125,7 +142,7 @@ static bool clean(const struct normalize_step *s, uint32_t c, struct buf *out)
         return true;
     }
     category = unicode_category(c);
-    if (c == 0 || c == 0xFFFD || (category[0] == 'C' && category[1] != 'n' && category[1] != 's'))
+    if (c == 0 || c == 0xFFFD || (category[0] == 'C' && category[1] != 'n' && category[1] != 's' && unicode_age(c) <= BERT_VERSION))
         return false;
     add_character(out, unicode_class(c) & UC_SPACE ? ' ' : c);
     return true;

@@ -17,6 +17,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* The versions of Unicode that the tables of Hugging Face's parts have: what came later has no class there. */
+enum { PUNCTUATION_VERSION = 8, SCRIPTS_VERSION = 9 };
+
 struct steps {
     struct splitter base;
     size_t n;
@@ -129,7 +132,9 @@ static bool is_punctuation(const struct split_step *s, uint32_t c)
 {
     if (c < 0x80)
         return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126);
-    return unicode_class(c) & UC_PUNCTUATION;
+    if (c == 0x166D || c == 0x111C9)            /* have changed since */
+        return true;
+    return unicode_class(c) & UC_PUNCTUATION && unicode_age(c) <= PUNCTUATION_VERSION;
 }
 
 static bool is_number(const struct split_step *s, uint32_t c)
@@ -196,7 +201,7 @@ static const char *script_of(uint32_t c)
 
     if (c == 0x30FC)
         return "Han";
-    if (c == ' ' || strcmp(script, "Unknown") == 0)
+    if (c == ' ' || strcmp(script, "Unknown") == 0 || unicode_age(c) > SCRIPTS_VERSION)
         return NULL;
     return strcmp(script, "Hiragana") == 0 || strcmp(script, "Katakana") == 0 ? "Han" : script;
 }

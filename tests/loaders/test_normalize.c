@@ -120,6 +120,15 @@ Test(normalize, bert_cleans_spaces_strips_and_lowers)
     expect(&cased, 1, "\x01" "a", "a", false);
 }
 
+/* Their tables are those of Unicode 8 and 9. */
+Test(normalize, what_became_a_mark_or_a_control_later_is_none)
+{
+    const struct normalize_step bert = { .op = NORMALIZE_BERT, .clean = true, .accents = true };
+
+    expect_one(bert, "a\xCC\x81\xE0\xA3\x94" "b\xE0\xA2\x90" "c", "a\xE0\xA3\x94" "b\xE0\xA2\x90" "c");      /* U+08D4: 9.0, U+0890: 14.0 */
+    expect_one((struct normalize_step){ .op = NORMALIZE_STRIP_ACCENTS }, "a\xE0\xA3\x94" "b\xDF\xBD", "ab\xDF\xBD");     /* U+07FD: 11.0 */
+}
+
 Test(normalize, bytes_become_the_printable_alphabet)
 {
     expect_one((struct normalize_step){ .op = NORMALIZE_BYTE_LEVEL }, "a \xC3\xA9", "a\xC4\xA0\xC3\x83\xC2\xA9");

@@ -98,6 +98,14 @@ Test(split, punctuation_has_all_of_ascii)
     expect((struct split_step){ .op = SPLIT_PUNCTUATION, .behavior = SPLIT_CONTIGUOUS }, "a...b", "a|...|b|");
 }
 
+/* Their tables are those of Unicode 8 and 9. */
+Test(split, what_became_punctuation_or_a_script_later_is_none)
+{
+    expect((struct split_step){ .op = SPLIT_PUNCTUATION, .behavior = SPLIT_ISOLATED }, "a\xE2\xB9\x82" "b\xE2\xB9\x83" "c", "a|\xE2\xB9\x82|b\xE2\xB9\x83" "c|");
+    expect((struct split_step){ .op = SPLIT_PUNCTUATION, .behavior = SPLIT_ISOLATED }, "a\xE1\x99\xAD" "b", "a|\xE1\x99\xAD|b|");    /* was one */
+    expect((struct split_step){ .op = SPLIT_SCRIPTS }, "a\xE1\xB2\x80\xF0\x90\xB4\x80" "b", "a|\xE1\xB2\x80\xF0\x90\xB4\x80|b|");  /* U+10D00: 11.0 */
+}
+
 Test(split, white_space_goes)
 {
     expect((struct split_step){ .op = SPLIT_SPACE, .behavior = SPLIT_REMOVED }, " a\xE3\x80\x80" "b.\n", "a|b.|");
