@@ -24,8 +24,8 @@ enum {
     BUDGET = 200 * 1000 * 1000,         /* steps of a walk: some seconds */
     STEPS_A_TRY = 32,                   /* what a try that ends soon is counted as */
     HEAP_KIB = 64 * 1024,
-    LOOK_EVERY = 1024,                  /* tries */
-    SECONDS = 10, BYTES_A_SECOND = 1 << 20,
+    LOOK_EVERY = 64,                    /* tries */
+    SECONDS = 2, BYTES_A_SECOND = 1 << 20,
 };
 
 struct pattern {
