@@ -57,7 +57,7 @@ static struct val normal(struct big *b)
         bool over = false;
 
         for (uint32_t i = b->n; i-- > 0; )
-            over |= __builtin_mul_overflow(u, (uint64_t)BASE, &u) | __builtin_add_overflow(u, (uint64_t)b->limb[i], &u);
+            over = over || __builtin_mul_overflow(u, (uint64_t)BASE, &u) || __builtin_add_overflow(u, (uint64_t)b->limb[i], &u);
         if (!over && u <= (uint64_t)INT64_MAX + b->negative)
             return v_int(b->negative ? (int64_t)(0 - u) : (int64_t)u);
     }

@@ -18,7 +18,6 @@ FILTER(do_string) { return v_str(val_str(r, v)); }
 FILTER(do_safe) { return v_str(str_markup(r, val_str(r, v))); }
 FILTER(do_escape) { return v_str(val_escape(r, v)); }
 FILTER(do_forceescape) { return v_str(val_escape(r, v_str(str_plain(r, val_str(r, v))))); }
-FILTER(do_pprint) { return v_str(val_repr(r, v)); }
 
 FILTER(do_trim)
 {
@@ -128,6 +127,11 @@ static struct val do_format(struct rt *r, struct val v, const struct args *a)
     return format_percent(r, val_str(r, v), arg);
 }
 
+static _Noreturn void no_splitlines(struct rt *r, struct val v)
+{
+    raise_error(r, "AttributeError", "'%s' object has no attribute 'splitlines'", val_type(v));
+}
+
 FILTER(do_indent)
 {
     struct str *s = val_str(r, v), *with;
@@ -142,6 +146,8 @@ FILTER(do_indent)
     with = out_take(r, m);
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
+    if (v.t == V_LIST)
+        no_splitlines(r, v);
     if (v.t != V_STR)
         raise_error(r, "TypeError", "unsupported operand type(s) for +=: '%s' and 'str'", val_type(v));
     lines = val_binary(r, OP_ADD, v_str(s), v_str(str_view(r, newline, 1, true)));
@@ -170,6 +176,10 @@ FILTER(do_truncate)
     int64_t len = given(p[0]) ? val_int64(r, p[0], "") : 255, leeway = given(p[3]) && p[3].t != V_NONE ? val_int64(r, p[3], "") : 5;
     size_t cut;
 
+    if (v.t != V_STR && val_length(r, v) <= len + leeway)
+        return v;
+    if (v.t != V_STR)
+        return val_binary(r, OP_ADD, val_slice(r, v, (const struct val[]){ v_none(), v_int(len), v_none() }), v_str(end));
     if (len < str_chars(end))
         raise_error(r, "AssertionError", "expected length >= %u, got %lld", str_chars(end), (long long)len);
     if (leeway < 0)
@@ -203,54 +213,116 @@ FILTER(do_wordcount)
     return v_int(n);
 }
 
-/* One line broken where words end, so that no part has more than `width` characters. */
-static void wrap_line(struct rt *r, struct str *line, int64_t width, bool break_words, const struct str *wrap)
+/* Lines as Python's textwrap breaks them: at white space, behind hyphens within words, and through words that are longer than a
+ * line. White space goes where a line begins (but for the first) or ends. */
+
+static bool wrap_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static bool letter_at(const struct str *s, size_t at)
 {
-    struct val words = str_split_space(r, line, -1);
-    int64_t column = 0;
+    return at < s->len && (unicode_class(utf8_next(s->text, s->len, &at)) & UC_LETTER);
+}
 
-    for (uint32_t i = 0; i < words.seq->n; i++) {
-        struct str *word = words.seq->items[i].s;
-        int64_t len = str_chars(word);
+static bool letter_before(const struct str *s, size_t at)
+{
+    return at > 0 && (unicode_class(utf8_before(s->text, &at)) & UC_LETTER);
+}
 
-        if (column > 0 && column + 1 + len > width) {
-            out_str(r, wrap);
-            column = 0;
-        }
-        if (column > 0) {
-            out_add(r, " ", 1, line->prov == PROV_TRUSTED);
-            column++;
-        }
-        while (break_words && len > width) {
-            size_t at = str_offset(word, (size_t)width);
+/* Whether a word may be broken behind the hyphen at `at`. */
+static bool hyphen_breaks(const struct str *s, size_t at)
+{
+    size_t before = at, behind = at + 1;
 
-            out_sub(r, word, 0, at);
-            out_str(r, wrap);
-            word = str_sub(r, word, at, word->len);
-            len -= width;
+    if (!letter_before(s, at) || !letter_at(s, behind))
+        return false;
+    utf8_before(s->text, &before);
+    utf8_next(s->text, s->len, &behind);
+    return letter_before(s, before) && (letter_at(s, behind) || (behind < s->len && s->text[behind] == '-' && letter_at(s, behind + 1)));
+}
+
+/* The end of the piece at `at`: white space, or a word or a part of one that ends in a hyphen. */
+static size_t piece_end(const struct str *s, size_t at, bool hyphens)
+{
+    bool space = wrap_space(s->text[at]);
+
+    do {
+        if (hyphens && !space && s->text[at] == '-' && hyphen_breaks(s, at))
+            return at + 1;
+        at++;
+    } while (at < s->len && wrap_space(s->text[at]) == space);
+    return at;
+}
+
+struct wrapping { int64_t width; bool break_words, hyphens; struct str *between; };
+
+/* How much of a piece that is longer than a line still goes on this one. */
+static size_t long_word(struct str *s, size_t at, size_t end, int64_t left, const struct wrapping *w)
+{
+    struct str rest = { .text = s->text + at, .len = (uint32_t)(end - at), .chars = CHARS_UNKNOWN };
+    size_t cut = str_offset(&rest, (size_t)left);
+
+    for (size_t i = cut; w->hyphens && i-- > 1; )
+        if (rest.text[i] == '-' && strspn(rest.text, "-") < i)
+            return at + i + 1;
+    return at + cut;
+}
+
+static void wrap_line(struct rt *r, struct str *s, const struct wrapping *w)
+{
+    bool first = true;
+
+    for (size_t at = 0; at < s->len; ) {
+        size_t start, stop;
+        int64_t left = w->width;
+
+        if (!first && wrap_space(s->text[at]))
+            at = piece_end(s, at, w->hyphens);
+        for (start = stop = at; at < s->len; ) {
+            size_t end = piece_end(s, at, w->hyphens);
+            int64_t chars = (int64_t)utf8_count(s->text + at, end - at);
+
+            step(r, 1);
+            if (chars > left && chars > w->width && (w->break_words || at == start))
+                end = w->break_words ? long_word(s, at, end, left, w) : end;
+            else if (chars > left)
+                break;
+            if (end == at) {            /* no room: the white space before a long word stays */
+                stop = at;
+                break;
+            }
+            left -= (int64_t)utf8_count(s->text + at, end - at);
+            if (!wrap_space(s->text[at]))
+                stop = end;
+            at = end;
         }
-        out_str(r, word);
-        column += len;
+        if (stop == start)
+            continue;
+        if (!first)
+            out_str(r, w->between);
+        first = false;
+        out_sub(r, s, start, stop);
     }
 }
 
 FILTER(do_wordwrap)
 {
-    struct str *s = val_str(r, v), *wrap = given(p[2]) && p[2].t != V_NONE ? val_str(r, p[2]) : str_view(r, "\n", 1, true);
-    int64_t width = given(p[0]) ? val_int64(r, p[0], "") : 79;
+    struct wrapping w = { given(p[0]) ? val_int64(r, p[0], "") : 79, !given(p[1]) || val_truth(r, p[1]), !given(p[3]) || val_truth(r, p[3]),
+                          given(p[2]) && p[2].t != V_NONE ? val_str(r, p[2]) : str_view(r, "\n", 1, true) };
     struct mark m;
     struct val lines;
 
     if (v.t == V_UNDEF)
         raise_undefined(r, v);
-    if (width < 1)
-        raise_error(r, "ValueError", "invalid width %lld (must be > 0)", (long long)width);
-    lines = val_call(r, val_attr(r, v_str(s), str_view(r, "splitlines", 10, true)), &(struct args){ 0 });
+    if (v.t != V_STR)
+        no_splitlines(r, v);
+    if (w.width < 1)
+        raise_error(r, "ValueError", "invalid width %lld (must be > 0)", (long long)w.width);
+    lines = val_call(r, val_attr(r, v, str_view(r, "splitlines", 10, true)), &(struct args){ 0 });
     m = out_mark(r);
     for (uint32_t i = 0; i < lines.seq->n; i++) {
         if (i > 0)
-            out_str(r, wrap);
-        wrap_line(r, lines.seq->items[i].s, width, !given(p[1]) || val_truth(r, p[1]), wrap);
+            out_str(r, w.between);
+        wrap_line(r, lines.seq->items[i].s, &w);
     }
     return out_take_val(r, m);
 }
@@ -260,11 +332,15 @@ FILTER(do_filesizeformat)
     static const char *const units[2][8] = { { "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB" },
                                              { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB" } };
     bool binary_units = flag(r, p[0]);
-    struct val number = filter_call(r, filter_find("float", 5), v, &(struct args){ 0 });
-    double bytes = val_double(r, number), base = binary_units ? 1024 : 1000, unit = base;
+    struct val number = filter_call(r, filter_find("float", 5), v, &(struct args){ .pos = &(struct val){ .t = V_NONE }, .n = 1 });
+    double bytes = number.t == V_NONE ? -1 : val_double(r, number) + 0.0, base = binary_units ? 1024 : 1000, unit = base;
     struct mark m = out_mark(r);
     int i = 0;
 
+    if (number.t == V_NONE && v.t == V_STR)
+        raise_error(r, "ValueError", "could not convert string to float: %.*s", (int)val_repr(r, v)->len, val_repr(r, v)->text);
+    if (number.t == V_NONE)
+        raise_error(r, "TypeError", "float() argument must be a string or a real number, not '%s'", val_type(v));
     if (bytes == 1)
         out_adds(r, "1 Byte");
     else if (bytes < base)
@@ -428,7 +504,6 @@ const struct filter text_filters[] = {
     { "indent", do_indent, "width first blank", 0, NULL },
     { "join", do_join, "d attribute", 0, NULL },
     { "lower", do_lower, "", 0, NULL },
-    { "pprint", do_pprint, "", 0, NULL },
     { "replace", do_replace, "old new count", 2, NULL },
     { "safe", do_safe, "", 0, NULL },
     { "string", do_string, "", 0, NULL },

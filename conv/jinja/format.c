@@ -467,6 +467,8 @@ static struct val percent_next(struct rt *r, struct percent *p)
 
 static struct val percent_int(struct rt *r, struct val v, char type)
 {
+    if (v.t == V_UNDEF)
+        raise_undefined(r, v);
     if (v.t == V_FLOAT && strchr("diu", type))
         return int_from_double(r, v.f);
     if (!val_is_int(v))

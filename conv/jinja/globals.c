@@ -48,7 +48,9 @@ static struct dict *make_dict(struct rt *r, const struct args *a)
 
     if (a->n > 1)
         raise_error(r, "TypeError", "dict expected at most 1 argument, got %u", a->n);
-    if (a->n == 1 && (a->pos[0].t == V_DICT || a->pos[0].t == V_NAMESPACE)) {
+    if (a->n == 1 && a->pos[0].t == V_UNDEF)
+        raise_undefined(r, a->pos[0]);
+    if (a->n == 1 && a->pos[0].t == V_DICT) {
         for (uint32_t i = 0; i < a->pos[0].d->n; i++)
             dict_set(r, d, a->pos[0].d->e[i].key, a->pos[0].d->e[i].value);
     } else if (a->n == 1) {

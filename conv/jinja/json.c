@@ -70,15 +70,20 @@ static void unescape(struct reader *j)
 static struct str *read_string(struct reader *j)
 {
     size_t from = j->at, at = from;
+    unsigned char bits = 0;
     struct mark m;
 
     while (at < j->len && j->text[at] != '"' && j->text[at] != '\\' && (unsigned char)j->text[at] >= 0x20)
-        at++;
+        bits |= (unsigned char)j->text[at++];
     if (at < j->len && j->text[at] == '"') {
-        if (!utf8_is_valid(j->text + from, at - from))
+        struct str *s = str_view(j->r, j->text + from, at - from, false);
+
+        if (bits < 0x80)
+            s->chars = s->len;
+        else if (!utf8_is_valid(j->text + from, at - from))
             bad(j, "a string is not UTF-8");
         j->at = at + 1;
-        return str_view(j->r, j->text + from, at - from, false);
+        return s;
     }
     m = out_mark(j->r);
     for (;;) {

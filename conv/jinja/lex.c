@@ -418,13 +418,6 @@ static struct tok lex_name(struct lexer *x)
     return t;
 }
 
-static const struct { char text[3]; enum token t; } operators[] = {
-    { "//", T_FLOORDIV }, { "**", T_POW }, { "==", T_EQ }, { "!=", T_NE }, { ">=", T_GE }, { "<=", T_LE },
-    { "+", T_ADD }, { "-", T_SUB }, { "/", T_DIV }, { "*", T_MUL }, { "%", T_MOD }, { "~", T_TILDE }, { "[", T_LBRACKET },
-    { "]", T_RBRACKET }, { "(", T_LPAREN }, { ")", T_RPAREN }, { "{", T_LBRACE }, { "}", T_RBRACE }, { ">", T_GT },
-    { "<", T_LT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON }, { "|", T_PIPE }, { ",", T_COMMA }, { ";", T_SEMICOLON },
-};
-
 static void open_bracket(struct lexer *x, char closing)
 {
     if (x->n_brackets == x->cap_brackets) {
@@ -439,28 +432,65 @@ static void open_bracket(struct lexer *x, char closing)
     x->brackets[x->n_brackets++] = closing;
 }
 
-static struct tok lex_operator(struct lexer *x, bool *ret_found)
+/* T_EOF: there is none here. Two characters before one. */
+static enum token operator_at(const struct lexer *x, uint32_t *ret_len)
 {
-    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) {
-        struct tok t = { operators[i].t, (uint32_t)x->at, (uint32_t)strlen(operators[i].text), v_none() };
-        char c = x->s[x->at];
+    char next = x->at + 1 < x->len ? x->s[x->at + 1] : '\0';
 
-        if (!at_text(x, x->at, operators[i].text))
-            continue;
-        if (c == '(' || c == '[' || c == '{')
-            open_bracket(x, c == '(' ? ')' : c == '[' ? ']' : '}');
-        if (c == ')' || c == ']' || c == '}') {
-            if (x->n_brackets == 0)
-                syntax_error(x->r, t.pos, "unexpected '%c'", c);
-            if (x->brackets[--x->n_brackets] != c)
-                syntax_error(x->r, t.pos, "unexpected '%c', expected '%c'", c, x->brackets[x->n_brackets]);
-        }
-        ended_at(x, x->at + t.len);
-        *ret_found = true;
-        return t;
+    *ret_len = 2;
+    switch (x->s[x->at]) {
+    case '/': if (next == '/') return T_FLOORDIV; break;
+    case '*': if (next == '*') return T_POW; break;
+    case '=': if (next == '=') return T_EQ; break;
+    case '!': return next == '=' ? T_NE : T_EOF;
+    case '>': if (next == '=') return T_GE; break;
+    case '<': if (next == '=') return T_LE; break;
+    default: break;
     }
-    *ret_found = false;
-    return (struct tok){ 0 };
+    *ret_len = 1;
+    switch (x->s[x->at]) {
+    case '+': return T_ADD;
+    case '-': return T_SUB;
+    case '/': return T_DIV;
+    case '*': return T_MUL;
+    case '%': return T_MOD;
+    case '~': return T_TILDE;
+    case '[': return T_LBRACKET;
+    case ']': return T_RBRACKET;
+    case '(': return T_LPAREN;
+    case ')': return T_RPAREN;
+    case '{': return T_LBRACE;
+    case '}': return T_RBRACE;
+    case '>': return T_GT;
+    case '<': return T_LT;
+    case '=': return T_ASSIGN;
+    case '.': return T_DOT;
+    case ':': return T_COLON;
+    case '|': return T_PIPE;
+    case ',': return T_COMMA;
+    case ';': return T_SEMICOLON;
+    default: return T_EOF;
+    }
+}
+
+static struct tok lex_operator(struct lexer *x)
+{
+    struct tok t = { .pos = (uint32_t)x->at };
+    char c = x->s[x->at];
+
+    t.t = operator_at(x, &t.len);
+    if (t.t == T_EOF)
+        return t;
+    if (c == '(' || c == '[' || c == '{')
+        open_bracket(x, c == '(' ? ')' : c == '[' ? ']' : '}');
+    if (c == ')' || c == ']' || c == '}') {
+        if (x->n_brackets == 0)
+            syntax_error(x->r, t.pos, "unexpected '%c'", c);
+        if (x->brackets[--x->n_brackets] != c)
+            syntax_error(x->r, t.pos, "unexpected '%c', expected '%c'", c, x->brackets[x->n_brackets]);
+    }
+    ended_at(x, x->at + t.len);
+    return t;
 }
 
 /* The end of a tag at the cursor: its length with the white space that goes with it, or 0. */
@@ -485,7 +515,6 @@ struct tok lex_next(struct lexer *x)
 {
     size_t n;
     struct tok t;
-    bool found;
     char c;
 
     step(x->r, 1);
@@ -513,6 +542,6 @@ struct tok lex_next(struct lexer *x)
         return lex_string(x);
     if (is_digit(x, x->at))
         return lex_number(x);
-    t = lex_operator(x, &found);
-    return found ? t : lex_name(x);
+    t = lex_operator(x);
+    return t.t != T_EOF ? t : lex_name(x);
 }

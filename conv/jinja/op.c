@@ -64,6 +64,8 @@ static struct val repeat(struct rt *r, struct val v, struct val times)
 
         if (v.s->len == 0)
             n = 0;
+        if (__builtin_mul_overflow(v.s->len, (size_t)n, &total) || total > r->limits.output_bytes)
+            raise_limit(r, -E2BIG, "the output is longer than %zu bytes", r->limits.output_bytes);
         for (int64_t i = 0; i < n; i++) {
             step(r, 1);
             out_str(r, v.s);
@@ -407,7 +409,7 @@ static bool hashable(struct val v)
         for (uint32_t i = 0; i < v.seq->n; i++)
             if (!hashable(v.seq->items[i]))
                 return false;
-    return v.t != V_LIST && v.t != V_DICT && v.t != V_SLICE;
+    return v.t != V_LIST && v.t != V_DICT && v.t != V_SLICE && !(v.t == V_VIEW && v.aux != VIEW_VALUES);
 }
 
 static bool item_at(struct rt *r, struct val v, struct val key, struct val *ret)

@@ -94,8 +94,6 @@ int64_t val_int64(struct rt *r, struct val v, const char *what)
         return v.i;
     if (v.t == V_BIG)
         raise_error(r, "OverflowError", "Python int too large to convert to C ssize_t");
-    if (v.t == V_UNDEF)
-        raise_undefined(r, v);
     raise_error(r, "TypeError", "%s'%s' object cannot be interpreted as an integer", what, val_type(v));
 }
 
@@ -241,8 +239,14 @@ uint32_t val_hash(struct rt *r, struct val v)
             h = (h ^ val_hash(r, v.seq->items[i])) * 1000003;
         leave(r);
         return (uint32_t)(h ^ h >> 32);
+    case V_VIEW:
+        if (v.aux == VIEW_VALUES)
+            return (uint32_t)((uintptr_t)v.d >> 4);
+        /* fall through */
     case V_LIST: case V_DICT: case V_SLICE:
         raise_error(r, "TypeError", "unhashable type: '%s'", val_type(v));
+    case V_RANGE:
+        return (uint32_t)v.range->n;
     case V_NONE:
         return 0xca11;
     case V_UNDEF: case V_MISSING:
@@ -437,7 +441,7 @@ bool iter_next(struct rt *r, struct iter *it, struct val *ret)
             return false;
         utf8_next(v.s->text, v.s->len, &to);
         it->i = (int64_t)to;
-        *ret = v_str(str_sub(r, v.s, from, to));
+        *ret = v_str(str_plain(r, str_sub(r, v.s, from, to)));          /* the characters of a Markup are plain */
         return true;
     }
     case V_BYTES:
