@@ -14,6 +14,7 @@
 #include "base/reach.h"
 #include "base/utf8.h"
 #include "conv/conv.h"
+#include "conv/jinja/jinja.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -89,6 +90,16 @@ static void fault_in_json(struct taking *t, const char *path, const char *text, 
                      rest);
     else
         config_fault(t->faults, path, 0, "%s", err_text(err));
+}
+
+/* Nothing is rendered here. false: what is wrong is in err, and in *ret_fault with its line. */
+static bool compiles(const char *name, const char *text, size_t len, struct jinja_fault *ret_fault, struct err *err)
+{
+    struct jinja_limits limits = jinja_limits_default;
+    CLEANUP(jinja_free) struct jinja *t = NULL;
+
+    limits.memory_bytes = 128 << 20;
+    return jinja_compile(name, text, len, &limits, &t, ret_fault, err) == 0;
 }
 
 /* ---- taking one ---- */
@@ -209,10 +220,12 @@ static int read_row(struct taking *t, const char *name, const char *path, const 
 
 static int read_jinja(struct taking *t, const char *name, const char *path, const struct buf *text, const char **ret)
 {
+    struct jinja_fault fault = { 0 };
     struct err err = { 0 };
 
-    if (conv_registry_add(t->registry, name, NULL, buf_str(text), text->len, &err) < 0) {
-        config_fault(t->faults, path, 0, "%s", err_text(&err));
+    if (conv_registry_add(t->registry, name, NULL, buf_str(text), text->len, &err) < 0 ||
+        !compiles(name, buf_str(text), text->len, &fault, &err)) {
+        config_fault(t->faults, path, (int)fault.line, "%s", fault.message[0] ? fault.message : err_text(&err));
         return -EINVAL;
     }
     *ret = arena_strndup(t->c->arena, buf_str(text), text->len);
@@ -376,12 +389,19 @@ static const char *jinja_of(struct taking *t, const struct config_group *g, stru
 {
     const struct config_value *v = &g->values[TEMPLATE_jinja];
     CLEANUP(json_delete) cJSON *text = NULL;
+    struct jinja_fault fault = { 0 };
+    struct err why = { 0 };
 
     if (!v->set || json_parse(v->s, strlen(v->s), NULL, &text, err) < 0)
         return NULL;
-    if (cJSON_IsString(text))
+    if (!cJSON_IsString(text))
+        err_set(err, -EINVAL, "'jinja' must be a string, but is %s", json_type_name(text));
+    else if (compiles(g->label, text->valuestring, strlen(text->valuestring), &fault, &why))
         return arena_strdup(t->c->arena, text->valuestring);
-    err_set(err, -EINVAL, "'jinja' must be a string, but is %s", json_type_name(text));
+    else if (fault.line)
+        err_set(err, -EINVAL, "'jinja' line %u of it: %s", fault.line, fault.message);
+    else
+        err_set(err, -EINVAL, "'jinja' %s", err_text(&why));
     return NULL;
 }
 

@@ -141,6 +141,8 @@ static const struct { const char *text, *errors; } bad[] = {
       "fastchat.conf:2: templates[0].messages: holds lists within lists within lists\n" },
     { "templates = ( { name = \"x\"; " FIELDS "\n sep = \"\\xFF\"; } );", "fastchat.conf:2: templates[0].sep: is not UTF-8\n" },
     { "templates = ( { name = \"x\"; jinja = 5; } );", "fastchat.conf:1: templates[0].jinja: must be a string, but is a number\n" },
+    { "templates = ( { name = \"x\";\n jinja = \"a\\n{% for %}\"; } );",
+      "fastchat.conf:2: templates[0].jinja: line 2 of it: Expected an expression, got 'end of statement block'\n" },
     { "templates = ( { name = \"x\"; " FIELDS " },\n { name = \"x\"; jinja = \"\"; } );",
       "fastchat.conf:2: templates[1]: there is a template \"x\" already (fastchat.conf:1)\n" },
     { "templates = ( { file = \"x.txt\"; } );", "fastchat.conf:1: templates[0].file: must end in .json or .jinja\n" },
@@ -195,6 +197,9 @@ Test(config_templates, what_is_wrong_in_a_file_is_said_with_its_place)
     expect_errors("supervisor = { template_dirs = ( \"a.d\" ); };",
                   "a.d/with space.jinja: the name of a template has no space, control character or '/'\n"
                   "a.d/y.jinja: a template is text in UTF-8 without NUL\n");
+    config_write_text("c.d/y.jinja", "{% if a %}\n\n{{ b \n");
+    expect_errors("supervisor = { template_dirs = ( \"c.d\" ); };",
+                  "c.d/y.jinja:3: unexpected end of template, expected 'end of print statement'.\n");
 }
 
 Test(config_templates, the_example_that_is_shipped_is_fine)

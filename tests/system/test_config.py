@@ -180,6 +180,10 @@ def test_a_chat_template_from_outside_is_the_worker_s_and_a_wrong_one_changes_no
         assert code == 1 and f"{file}:2: sep_style: has no style 'CHATLM'" in said, said
         code, said = s.command("reload")
         assert code == 1 and f"{file}:2: sep_style: " in said and pids(s) == before, said
+        put(os.path.join(folder, "bad.jinja"), "{% for m in messages %}\n{{ m.content }\n{% endfor %}")
+        code, said = s.command("reload")
+        assert code == 1 and f"{folder}/bad.jinja:2: unexpected '}}'" in said and pids(s) == before, said
+        os.unlink(os.path.join(folder, "bad.jinja"))
         put(file, row % "2")
         code, said = s.command("config", "diff")
         assert code == 1 and f"* template house ({file})" in said and "replace  worker m/0 " in said and "other" not in said, said
