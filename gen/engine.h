@@ -66,6 +66,7 @@ struct engine_info {
     char backend[64];               /* "cpu avx512vnni", "scripted" */
     uint32_t context_length, vocab_size;
     uint64_t weight_bytes, kv_bytes;
+    size_t longest_token;           /* n bytes are at least n / this many tokens; 0: not known */
     struct chat_template *chat;     /* how its chats are written (conv/chat.h) */
     char chat_reason[256];          /* why so, for a person */
 };

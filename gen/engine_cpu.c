@@ -421,42 +421,32 @@ static int cpu_tokenize(struct engine *engine, const struct text_span *spans, si
                         struct err *err)
 {
     const struct tokenizer *t = ((struct cpu *)engine)->tokenizer;
-    int32_t bos = tokenizer_bos(t), *ids;
     TOKEN_LIST_LOCAL list = { 0 };
-    bool add_bos = add_special && tokenizer_adds_bos(t) && bos >= 0;
+    size_t n_front = 0;
+    const int32_t *front = tokenizer_prefix(t, &n_front);
+    int32_t *ids;
+    int r = tokenizer_encode_spans(t, spans, n_spans, &list, err);
 
-    for (size_t i = 0; i < n_spans; i++) {
-        int r = tokenizer_encode(t, spans[i].text, spans[i].len, spans[i].trusted, &list, err);
-
-        if (r < 0)
-            return r == -E2BIG ? -EINVAL : r;
-    }
+    if (r < 0)
+        return r == -E2BIG ? -EINVAL : r;
     /* A template may have written it already. */
-    add_bos = add_bos && !(list.n && list.ids[0] == bos);
-    ids = arena_array(a, list.n + 1, sizeof ids[0]);
+    if (!add_special || (n_front <= list.n && n_front && memcmp(list.ids, front, n_front * sizeof front[0]) == 0))
+        n_front = 0;
+    ids = arena_array(a, n_front + list.n + 1, sizeof ids[0]);
     if (!ids)
         return err_set(err, -ENOMEM, "no memory for %zu tokens", list.n);
-    if (add_bos)
-        ids[0] = bos;
+    if (n_front)
+        memcpy(ids, front, n_front * sizeof ids[0]);
     if (list.n)
-        memcpy(ids + add_bos, list.ids, list.n * sizeof ids[0]);
+        memcpy(ids + n_front, list.ids, list.n * sizeof ids[0]);
     *ret = ids;
-    *ret_n = list.n + add_bos;
+    *ret_n = n_front + list.n;
     return 0;
 }
 
 static int cpu_detokenize(struct engine *engine, const int32_t *ids, size_t n, struct buf *out)
 {
-    const struct tokenizer *t = ((struct cpu *)engine)->tokenizer;
-
-    for (size_t i = 0; i < n; i++) {
-        size_t len = 0;
-        const char *text = tokenizer_token(t, ids[i], &len);
-
-        if (text)
-            buf_add(out, text, len);
-    }
-    return out->failed ? -ENOMEM : 0;
+    return tokenizer_decode(((struct cpu *)engine)->tokenizer, ids, n, false, out);
 }
 
 static const char *cpu_token_text(struct engine *engine, int32_t id, size_t *ret_len)
@@ -880,6 +870,7 @@ static void describe(struct cpu *e, const struct gguf *file, const struct engine
         snprintf(info->model, sizeof info->model, "%s", config->name);
     snprintf(info->backend, sizeof info->backend, "cpu %s", model_isa(e->model));
     info->vocab_size = model_shape(e->model)->vocab_size;
+    info->longest_token = tokenizer_longest(e->tokenizer);
     info->weight_bytes = model_weight_bytes(e->model);
 }
 

@@ -995,6 +995,7 @@ static int describe(struct scripted *s, const struct engine_config *config, stru
     if (config->context && config->context < info->context_length)
         info->context_length = config->context;
     info->vocab_size = script_vocab(s->script);
+    info->longest_token = script_longest(s->script);
     return choose_template(s, config, err);
 }
 

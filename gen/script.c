@@ -722,6 +722,16 @@ int32_t script_special_at(const struct script *s, const char *text, size_t len, 
     return best;
 }
 
+size_t script_longest(const struct script *s)
+{
+    size_t longest = 1;
+
+    for (size_t i = 0; i < s->n_specials; i++)
+        if (strlen(s->specials[i].text) > longest)
+            longest = strlen(s->specials[i].text);
+    return longest;
+}
+
 int32_t script_bos(const struct script *s)
 {
     for (size_t i = 0; i < s->n_specials && s->add_bos; i++)

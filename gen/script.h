@@ -79,6 +79,7 @@ const struct chat_source *script_templates(const struct script *s, size_t *ret_n
 const struct chat_token *script_specials(const struct script *s, size_t *ret_n);
 /* The special token that text begins with, the longest; -1: none. */
 int32_t script_special_at(const struct script *s, const char *text, size_t len, size_t *ret_len);
+size_t script_longest(const struct script *s);      /* bytes of the longest token that a text can have */
 int32_t script_bos(const struct script *s);         /* the one that prompts begin with; -1: none does */
 
 /* "" for ids that have no text. */

@@ -74,9 +74,10 @@ const char *worker_refusal(const struct worker *w, const char **ret_code)
 size_t worker_surely_too_long(const struct worker *w, size_t bytes)
 {
     static const size_t many = 1 << 20;     /* a tenth of a second, and exact numbers read better */
-    size_t least = bytes / w->longest_token;
+    const struct engine_info *info = engine_info(w->engine);
+    size_t least = info->longest_token ? bytes / info->longest_token : 0;
 
-    return bytes > many && least > engine_info(w->engine)->context_length ? least : 0;
+    return bytes > many && least > info->context_length ? least : 0;
 }
 
 void worker_status(struct worker *w, struct json_writer *out)
@@ -274,19 +275,6 @@ static void load_failed(struct worker *w)
     loop_stop(w->loop, configuration ? EXIT_CONFIG : EXIT_FAILED);
 }
 
-static size_t longest_token(struct engine *e)
-{
-    uint32_t n = engine_info(e)->vocab_size;
-    size_t longest = 1, len;
-
-    for (uint32_t i = 0; i < n; i++) {
-        engine_token_text(e, (int32_t)i, &len);
-        if (len > longest)
-            longest = len;
-    }
-    return longest;
-}
-
 /* The loader has written its result: takes it over. */
 static void loader_join(struct worker *w)
 {
@@ -304,7 +292,6 @@ static void load_done(struct worker *w)
         load_failed(w);
         return;
     }
-    w->longest_token = longest_token(w->engine);
     w->idle_since_us = clock_mono_us();
     rates_take(&w->rates, w->idle_since_us, 0, 0);      /* what comes before the first beat counts too */
     if (w->phase == WORKER_DRAINING)

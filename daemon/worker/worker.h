@@ -43,7 +43,6 @@ struct worker {
     struct engine_pulse pulse;
     uint64_t pulse_seen;                /* of the supervisor's heartbeat */
     struct engine *engine;              /* NULL until it is loaded */
-    size_t longest_token;               /* of its vocabulary, bytes; at least 1 */
     struct loop_io wake;                /* an eventfd: events wait, or the engine is there */
     pthread_t loader;
     bool loader_runs;

@@ -282,7 +282,7 @@ Test(worker_contract, what_can_not_fit_is_refused_before_it_is_tokenised)
     cJSON *tree;
     BUF_LOCAL body = BUF_INIT;
 
-    rig_ready(&r, "{\"context_length\":8,\"play\":[\"abcd\"]}", NULL);
+    rig_ready(&r, "{\"context_length\":8,\"special_tokens\":{\"eos_token\":\"</s>\"},\"play\":[\"abcd\"]}", NULL);
     buf_adds(&body, "{\"prompt\":\"");
     for (int i = 0; i < BYTES; i++)
         buf_addc(&body, 'a');

@@ -79,7 +79,6 @@ static void start(struct worker *w)
         .worker_name = "unix:/w", .name = "m", .path = "m", .parallel = 2, .queue = 2, .sample = sample_defaults,
     };
     w->phase = WORKER_READY;
-    w->longest_token = 8;
     if (loop_open(&w->loop, NULL) < 0 || http_server_open(w->loop, &config, &w->server, NULL) < 0)
         abort();
     w->wake = (struct loop_io){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .fn = on_wake, .user = w };
