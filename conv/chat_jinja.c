@@ -178,8 +178,8 @@ static void probe(struct probe *p, struct chat_habits *h)
 
         h->empty_for_null[i] = empty && (!null || count(null, "None") > count(empty, "None"));
     }
-    /* Python writes an object with single quotes; a string is wanted where it comes out as it is. */
-    h->raw_arguments = holds(string, "\"" NEEDLE "\"") && (!object || holds(object, "'" NEEDLE "'"));
+    /* A string is wanted where it comes out as it is, but an object as Python writes it. */
+    h->raw_arguments = holds(string, "\"" NEEDLE "\"") && (!object || holds(object, "{'" NEEDLE "':"));
     h->drops_calls = object && string && !holds(object, NEEDLE) && !holds(string, NEEDLE);
 }
 

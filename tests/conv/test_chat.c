@@ -293,6 +293,10 @@ Test(chat, arguments_come_in_the_form_that_a_template_writes)
     box_jinja(&b, ARGUMENTS("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"));
     writes(&b, string, "<fa>=1.0;<n>=12;");
     box_fini(&b);
+    box_jinja(&b, ARGUMENTS("{% if c.function.arguments is mapping %}{% for k, v in c.function.arguments.items() %}({{ k }}='{{ v }}')"
+                            "{% endfor %}{% else %}{{ c.function.arguments }}{% endif %}"));
+    writes(&b, string, "<f>(<a>='1.0')(<n>='12')");                        /* quotes, but no repr of the whole */
+    box_fini(&b);
 }
 
 Test(chat, null_stays_null_where_a_template_can_have_it)
