@@ -16,8 +16,9 @@
 
 #define PREFIX "ggml-vocab-"
 
-/* Where the same vocabulary is: FOLDER/tokenizers/vocab/PLACE/tokenizer.json. Ids are equal, as the data's README says. */
+/* Where the same vocabulary is: FOLDER/tokenizers/vocab/PLACE/tokenizer.json. */
 static const struct { const char *name, *place; } elsewhere[] = {
+    { "gemma-4", "gemma3" },
     { "llama-bpe", "llama3" },
     { "qwen2", "qwen3" },
 };
