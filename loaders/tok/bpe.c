@@ -10,6 +10,10 @@
  *      space is an ordinary text, not an attack. An entry counts when the pair that now stands at its place makes the
  *      same token, as in Hugging Face's; what it was made for may be gone.
  *
+ * A text of characters is often one piece (Llama 2, Gemma have no pre-tokeniser). It is cut first where two known characters meet that
+ * stand side by side in no token: no merge can join them, so what lies between such places is a piece of its own (where a
+ * piece is not taken whole: ignore_merges).
+ *
  * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds the rank and a few bits of the hash only, so that the
  * usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
  */
@@ -22,7 +26,7 @@
 
 #include <errno.h>
 
-enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16, AHEAD = 16 };
+enum { FEW = 48, CACHE_SLOTS = 1 << 14, CACHE_WORDS = 8, CACHE_KEY = 32, CACHE_IDS = 6, BMP = 1 << 16, AHEAD = 16, INNER_BITS = 20 };
 #define NO_RANK UINT32_MAX
 
 /* A slot of the table of pairs: the rank in its low bits, bits of the hash above; all ones: free. */
@@ -44,6 +48,7 @@ struct bpe {
     int32_t byte_ids[256];                      /* of a byte, or of <0xHH>; -1: none */
     bool all_bytes;
     int32_t *char_ids;                          /* [BMP], of characters; not with byte_level, nor with prefix or suffix */
+    uint8_t *inner;                             /* a bit for each two characters within a token, by hash; where char_ids is */
     uint8_t *memo;                              /* enum memo, by id */
     uint64_t *cache, *cache_block;              /* [CACHE_SLOTS][CACHE_WORDS], aligned; what free() gets */
     char *decorations;
@@ -173,6 +178,35 @@ static int fill_char_ids(struct bpe *b)
     return 0;
 }
 
+static uint32_t inner_bit(uint32_t a, uint32_t c)
+{
+    return (uint32_t)(hash_pair(0, a, c) >> (64 - INNER_BITS));
+}
+
+static int fill_inner(struct bpe *b)
+{
+    const struct vocab *v = b->spec.vocab;
+
+    b->inner = calloc(1, (1 << INNER_BITS) / 8);
+    if (!b->inner)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < vocab_size(v); i++) {
+        struct tok_str s = vocab_text(v, (int32_t)i);
+        uint32_t before = BMP, c;
+
+        for (size_t at = 0, n; at < s.len; at += n, before = c) {
+            int r = utf8_decode(s.text + at, s.len - at, &c);
+            uint32_t bit;
+
+            n = r > 0 ? (size_t)r : 1;
+            c = r > 0 ? c : BMP;
+            bit = inner_bit(before, c);
+            b->inner[bit >> 3] |= (uint8_t)(1 << (bit & 7));
+        }
+    }
+    return 0;
+}
+
 static int copy_decorations(struct bpe *b)
 {
     struct tok_str *p = &b->spec.continuing_prefix, *s = &b->spec.end_suffix;
@@ -211,6 +245,7 @@ static void bpe_free(struct tok_model *m)
     free(b->pairs);
     free(b->byte_ranks);
     free(b->char_ids);
+    free(b->inner);
     free(b->memo);
     free(b->cache_block);
     free(b->decorations);
@@ -724,9 +759,9 @@ static int encode_piece(const struct bpe *b, const char *piece, size_t len, stru
     return merge_piece(b, piece, len, scratch, few, ret, ret_n);
 }
 
-static int bpe_encode(const struct tok_model *m, const char *piece, size_t len, struct tok_scratch *scratch, struct token_list *out)
+/* A piece, through the cache where it fits. */
+static int encode_cached(const struct bpe *b, const char *piece, size_t len, struct tok_scratch *scratch, struct token_list *out)
 {
-    const struct bpe *b = (const struct bpe *)m;
     int32_t few[FEW], *ids = few;
     uint64_t *slot = NULL;
     struct key key;
@@ -746,6 +781,42 @@ static int bpe_encode(const struct tok_model *m, const char *piece, size_t len, 
     if (slot && n && n <= CACHE_IDS)
         cache_write(slot, &key, len, ids, n);
     return token_list_add_all(out, ids, n);
+}
+
+/* Where the part of a long piece that begins at `from` ends: the next place that no merge can cross, and that no unknown waits at. */
+static size_t next_cut(const struct bpe *b, const char *piece, size_t len, size_t from)
+{
+    uint32_t before = BMP;
+
+    for (size_t at = from, n; at < len; at += n) {
+        uint32_t c = 0;
+        int r = utf8_decode(piece + at, len - at, &c);
+        bool known = r > 0 && c < BMP && b->char_ids[c] >= 0;
+
+        n = r > 0 ? (size_t)r : 1;
+        if (known && before < BMP) {
+            uint32_t bit = inner_bit(before, c);
+
+            if (!(b->inner[bit >> 3] & 1 << (bit & 7)))
+                return at;
+        }
+        before = known ? c : BMP;
+    }
+    return len;
+}
+
+static int bpe_encode(const struct tok_model *m, const char *piece, size_t len, struct tok_scratch *scratch, struct token_list *out)
+{
+    const struct bpe *b = (const struct bpe *)m;
+    int r = 0;
+
+    if (!b->inner || len <= CACHE_KEY || b->spec.ignore_merges)
+        return encode_cached(b, piece, len, scratch, out);
+    for (size_t from = 0, end; from < len && r == 0; from = end) {
+        end = next_cut(b, piece, len, from);
+        r = encode_cached(b, piece + from, end - from, scratch, out);
+    }
+    return r;
 }
 
 static const struct tok_model_ops bpe_ops = { "BPE", bpe_encode, bpe_free };
@@ -780,7 +851,7 @@ int bpe_new(const struct bpe_spec *spec, struct tok_model **ret)
     fill_byte_ids(b);
     if (spec->byte_level && fill_byte_ranks(b) < 0)
         return -ENOMEM;
-    if (!spec->byte_level && !decorated && fill_char_ids(b) < 0)
+    if (!spec->byte_level && !decorated && (fill_char_ids(b) < 0 || fill_inner(b) < 0))
         return -ENOMEM;
     *ret = STEAL(m);
     return 0;
