@@ -25,7 +25,7 @@ static int put(struct gguf_tok *g, uint32_t id, struct buf *text)
     buf_add(text, s.text, s.len);
     if (text->failed)
         return -ENOMEM;
-    return vocab_put(g->t->vocab, (int32_t)id, text->data, text->len, g->kinds[id]);
+    return vocab_put(g->t->vocab, (int32_t)id, buf_str(text), text->len, g->kinds[id]);
 }
 
 static int make_vocab(struct gguf_tok *g)

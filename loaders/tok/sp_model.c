@@ -348,10 +348,10 @@ static int put_piece(const struct sp_model *m, struct vocab *v, uint32_t id, str
         buf_add(text, p->text.text, p->text.len);
     if (text->failed)
         return err_set(err, -ENOMEM, "%s: no memory for a piece", m->name);
-    twin = vocab_find(v, text->data, text->len);
+    twin = vocab_find(v, buf_str(text), text->len);
     if (twin >= 0 && same(m->pieces[twin].text, p->text))
         return err_set(err, -EINVAL, "%s: pieces %d and %u have the same text", m->name, twin, id);
-    if (vocab_put(v, (int32_t)id, text->data, text->len, p->kind) < 0)
+    if (vocab_put(v, (int32_t)id, buf_str(text), text->len, p->kind) < 0)
         return err_set(err, -ENOMEM, "%s: no memory for %u pieces", m->name, m->n_pieces);
     return 0;
 }

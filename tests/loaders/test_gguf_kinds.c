@@ -107,6 +107,28 @@ Test(gguf_kinds, llama_without_a_space_in_front_says_so)
     cr_expect(not(tokenizer_adds_bos(t)));
 }
 
+/* An empty token keeps its place and is met by no text, also as the first one. */
+Test(gguf_kinds, a_token_without_text_is_never_met)
+{
+    static const char *const tokens[] = { "", "<s>", "</s>", MARK, "a", "" };
+    static const int32_t types[] = { 2, 3, 3, 1, 1, 1 };
+    static const char *const models[] = { "llama", "bert", "t5" };
+
+    for (size_t i = 0; i < 3; i++) {
+        struct gguf_build b = GGUF_BUILD_INIT;
+        CLEANUP(tokenizer_close) struct tokenizer *t = NULL;
+
+        gguf_build_str(&b, "tokenizer.ggml.model", models[i]);
+        gguf_build_strs(&b, "tokenizer.ggml.tokens", tokens, 6);
+        gguf_build_i32s(&b, "tokenizer.ggml.token_type", types, 6);
+        gguf_build_u32(&b, "tokenizer.ggml.unknown_token_id", 0);
+        t = opened(b);
+        cr_expect(eq(u32, tokenizer_size(t), 6));
+        ids_of(t, "a b  c", false);
+        SAME(text_of(t, (int32_t[]){ 0, 5, 1 }, 3), "");
+    }
+}
+
 static void refused(struct gguf_build b, int code, const char *words)
 {
     struct tokenizer *t = NULL;
