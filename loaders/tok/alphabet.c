@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/utf8.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { FIRST_MOVED = 0x100, N_MOVED = 68 };
@@ -32,8 +33,10 @@ size_t alphabet_decode(const char *text, size_t len, char *out)
     uint32_t c;
 
     for (size_t i = 0; i < len;) {
-        int step = utf8_decode(text + i, len - i, &c);
-        int byte = step > 0 ? alphabet_byte(c) : -1;
+        unsigned char first = (unsigned char)text[i];
+        bool plain = first >= 33 && first <= 126;       /* nearly all */
+        int step = plain ? 1 : utf8_decode(text + i, len - i, &c);
+        int byte = plain ? first : step > 0 ? alphabet_byte(c) : -1;
 
         if (byte < 0) {
             memcpy(out, text, len);

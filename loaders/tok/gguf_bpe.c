@@ -4,7 +4,7 @@
  */
 #include "loaders/tok/gguf_tok.h"
 
-#include "base/utf8.h"
+#include "loaders/tok/alphabet.h"
 #include "loaders/tok/scan.h"
 
 #include <errno.h>
@@ -13,37 +13,10 @@
 
 enum { NAME = 64 };
 
-/* GPT-2 spells a byte as one printable character: 33-126, 161-172 and 174-255 as themselves, the
- * other 68 as U+0100 and up, in order. -1 for a character outside that alphabet. */
-static int byte_of_character(uint32_t c)
-{
-    if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
-        return (int)c;
-    if (c < 0x100 || c >= 0x100 + 68)
-        return -1;
-    c -= 0x100;
-    return c < 33 ? (int)c : c < 67 ? (int)(c - 33 + 127) : 173;
-}
-
-/* Spelling to bytes in out, which has room for s.len; a text with a character outside the alphabet stands for itself. */
+/* Spelling to bytes in out, which has room for s.len. */
 static struct tok_str decode_alphabet(struct gguf_str s, char *out)
 {
-    size_t n = 0;
-    uint32_t c;
-
-    for (size_t i = 0; i < s.len;) {
-        unsigned char first = (unsigned char)s.text[i];
-        int len = first >= 33 && first <= 126 ? 1 : utf8_decode(s.text + i, s.len - i, &c);
-        int byte = first >= 33 && first <= 126 ? first : len > 0 ? byte_of_character(c) : -1;
-
-        if (byte < 0) {
-            memcpy(out, s.text, s.len);
-            return (struct tok_str){ out, (uint32_t)s.len };
-        }
-        out[n++] = (char)byte;
-        i += (size_t)len;
-    }
-    return (struct tok_str){ out, (uint32_t)n };
+    return (struct tok_str){ out, (uint32_t)alphabet_decode(s.text, s.len, out) };
 }
 
 static bool same(struct gguf_str a, struct gguf_str b)
