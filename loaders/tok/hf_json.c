@@ -10,8 +10,6 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "loaders/tok/charsmap.h"
-#include "loaders/tok/regex.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -74,7 +74,7 @@ static int too_many(struct err *err)
     return err_set(err, -E2BIG, "too many steps");
 }
 
-/* {"String": …} or {"Regex": …}. regex: the expression, when it is one. */
+/* {"String": …} or {"Regex": …}. */
 static int read_pattern(const cJSON *j, struct pattern **ret, struct err *err)
 {
     const cJSON *pattern;

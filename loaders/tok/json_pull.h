@@ -44,7 +44,7 @@ int json_pull_integer(struct json_pull *p, int64_t *ret);
 int json_pull_number(struct json_pull *p, double *ret);
 int json_pull_bool(struct json_pull *p, bool *ret);
 int json_pull_skip(struct json_pull *p);            /* any value */
-/* Any value, as it is written; checked only as far as its extent goes. */
+/* Any value, as it is written. */
 int json_pull_slice(struct json_pull *p, struct tok_str *ret);
 int json_pull_end(struct json_pull *p);             /* nothing but white space may follow */
 
