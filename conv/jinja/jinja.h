@@ -9,7 +9,9 @@
  * The output is a list of spans: what the template's own text wrote is trusted, what came
  * out of the variables is not (base/span.h), also after slicing, stripping, joining, tojson.
  * Variables that the caller adds as trusted (bos_token) count as the template's text, and so does
- * the value of a key "role" that is one of the known roles: many templates write '<|' + role + '|>'.
+ * the value of a key "role" that is one of the known roles: many templates write '<|' + role + '|>'. So do
+ * digits, True and None, which the interpreter writes; brackets, commas and quotes around texts of which one
+ * came from outside do not.
  *
  * Values are Python's: integers have up to 4300 digits (Python's own limit of printing them), floats are doubles,
  * strings are Unicode, dicts keep their order.

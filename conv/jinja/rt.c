@@ -127,8 +127,6 @@ static void out_cut(struct rt *r, struct mark m)
     r->n_marks--;
 }
 
-void out_drop(struct rt *r, struct mark m) { out_cut(r, m); }
-
 static void *grown(struct rt *r, void *p, size_t *cap, size_t need, size_t item)
 {
     size_t n = *cap ? *cap : 512;

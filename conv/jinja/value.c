@@ -322,13 +322,6 @@ struct val *dict_get_str(const struct dict *d, struct str *key)
     }
 }
 
-struct val *dict_get_text(const struct dict *d, const char *key)
-{
-    struct str s = { .text = key, .len = (uint32_t)strlen(key) };
-
-    return dict_get_str(d, &s);
-}
-
 static void index_add(struct dict *d, uint32_t h, uint32_t entry)
 {
     uint32_t i = h;
@@ -411,7 +404,7 @@ void iter_init(struct rt *r, struct iter *it, struct val v)
 {
     if (!val_iterable(v) || v.t == V_LOOP)
         raise_error(r, "TypeError", "'%s' object is not iterable", val_type(v));
-    *it = (struct iter){ .kind = v.t, .v = v };
+    *it = (struct iter){ .v = v };
 }
 
 bool iter_next(struct rt *r, struct iter *it, struct val *ret)

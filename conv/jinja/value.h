@@ -78,7 +78,7 @@ struct joiner { struct str *sep; bool used; };
 enum undef_kind { UNDEF_NAME, UNDEF_ATTRIBUTE, UNDEF_HINT, UNDEF_UNSAFE };
 struct undef { enum undef_kind kind; struct val object, name; const char *hint; };
 
-struct iter { uint32_t kind; struct val v; int64_t i; const void *extra; };
+struct iter { struct val v; int64_t i; };
 struct rt;
 /* A lazy sequence: next says whether there was one more. */
 struct gen {
@@ -159,7 +159,6 @@ static inline void enter(struct rt *r)
 static inline void leave(struct rt *r) { r->depth--; }
 
 struct mark out_mark(struct rt *r);
-void out_drop(struct rt *r, struct mark m);
 struct str *out_take(struct rt *r, struct mark m);
 static inline struct val out_take_val(struct rt *r, struct mark m);
 void out_add(struct rt *r, const char *text, size_t len, bool trusted);
@@ -239,7 +238,6 @@ int64_t val_int64(struct rt *r, struct val v, const char *what);        /* an in
 struct dict *dict_new(struct rt *r, uint32_t cap);
 struct val *dict_get(struct rt *r, const struct dict *d, struct val key);
 struct val *dict_get_str(const struct dict *d, struct str *key);
-struct val *dict_get_text(const struct dict *d, const char *key);
 void dict_set(struct rt *r, struct dict *d, struct val key, struct val v);
 struct val range_item(const struct range *g, int64_t i);
 
