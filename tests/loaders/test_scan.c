@@ -1,5 +1,6 @@
 #include "base/buf.h"
 #include "loaders/tok/scan.h"
+#include "real_files.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -65,4 +66,57 @@ Test(scan, falcon_and_default_cut_punctuation_first)
 {
     pieces("falcon", "a$$b 12345", "a|$$|b| |123|45");
     pieces("default", "a`b 12345", "a|`|b| |123|45");
+}
+
+static bool is_refused(const char *name)
+{
+    static const char *const refused[] = { "gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace" };
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (strcmp(refused[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* The expressions that llama.cpp has for a name are those of its scanners, as far as each is known by its text. */
+static size_t check_regexes(const struct scan_pre *pre, const cJSON *row)
+{
+    const cJSON *theirs = cJSON_GetObjectItem(row, "llama_cpp_regexes"), *regexes = cJSON_GetObjectItem(row, "hf_original"), *regex;
+    size_t i = 0, known = 0;
+
+    if (cJSON_GetArraySize(regexes) != cJSON_GetArraySize(theirs))
+        regexes = theirs;
+    cJSON_ArrayForEach(regex, regexes)
+    {
+        const struct scan *scan = scan_of_regex(regex->valuestring, strlen(regex->valuestring));
+
+        cr_expect(i < SCAN_MAX_STAGES && pre->scans[i], "%s: stage %zu", pre->name, i);
+        cr_expect(scan == NULL || scan == pre->scans[i], "%s: stage %zu is %s", pre->name, i, scan ? scan->name : "");
+        known += scan != NULL;
+        i++;
+    }
+    return known;
+}
+
+Test(scan, every_name_of_llama_cpp_is_known_or_refused)
+{
+    size_t len, names = 0, known = 0;
+    CLEANUP(mem_free) char *text = real_read(real_golden("tokenizers/pre_table.json"), &len);
+    CLEANUP(json_delete) cJSON *table = cJSON_ParseWithLength(text, len);
+    const cJSON *row;
+
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(table, "pre"))
+    {
+        const struct scan_pre *pre = scan_of_name(row->string);
+
+        names++;
+        cr_expect(is_refused(row->string) == (pre == NULL), "%s", row->string);
+        if (!pre)
+            continue;
+        cr_expect(pre->ignore_merges == cJSON_IsTrue(cJSON_GetObjectItem(row, "ignore_merges")), "%s", row->string);
+        cr_expect(pre->add_bos == cJSON_IsTrue(cJSON_GetObjectItem(row, "add_bos_default")), "%s", row->string);
+        known += check_regexes(pre, row);
+    }
+    cr_expect(eq(sz, names, 87));
+    cr_expect(gt(sz, known, 60));
 }
