@@ -497,7 +497,7 @@ static void percent_value(struct rt *r, struct str *fmt, size_t pos, struct spec
         } else if (v.t == V_INT && v.i >= 0 && v.i < 0x110000) {
             struct mark m = out_mark(r);
 
-            out_char(r, (uint32_t)v.i, true);
+            out_char(r, (uint32_t)v.i, false);  /* the number may come from outside, and spell anything */
             out_padded(r, out_take(r, m), f, trusted);
         } else {
             raise_error(r, "TypeError", "%%c requires int or char");
@@ -700,7 +700,7 @@ static void format_value(struct rt *r, struct val v, struct str *spec_text)
         return;
     }
     if (val_is_int(v) && f.type == 'c') {
-        out_char(r, v.t == V_INT && v.i >= 0 && v.i < 0x110000 ? (uint32_t)v.i : 0xfffd, true);
+        out_char(r, v.t == V_INT && v.i >= 0 && v.i < 0x110000 ? (uint32_t)v.i : 0xfffd, false);
         return;
     }
     if (val_is_int(v) && (!f.type || f.type == 'n'))

@@ -36,6 +36,11 @@ Test(provenance, numbers_and_words_of_the_language_are_the_templates)
     SPANS("{{ u.n }}{{ u.f }}{{ u.b }}{{ u.z }}", "{\"n\":7,\"f\":1.5,\"b\":true,\"z\":null}", "[71.5TrueNone]");
 }
 
+Test(provenance, a_character_made_of_a_number_is_from_outside)
+{
+    SPANS("{{ '%c|' % u }}{{ '{:c}'.format(u) }}", "60", "{<}[|]{<}");
+}
+
 Test(provenance, runs_survive_cutting)
 {
     SPANS("{% set x = '<|a|>' ~ u ~ '<|b|>' %}{{ x[3:8] }}", "\"XYZ\"", "[|>]{XYZ}");
