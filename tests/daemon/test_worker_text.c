@@ -108,6 +108,33 @@ Test(worker_text, no_message_holds_a_control_token)
     rig_stop(&r);
 }
 
+/* A Python api could only write such a chat wrongly. */
+Test(worker_text, a_template_without_a_form_of_the_contract_says_so)
+{
+    static const struct asked own[] = { { "/worker_get_conv_template", "{}", "has no form of the contract" } };
+    static const struct asked row[] = { { "/worker_get_conv_template", "{}", "\"name\":\"vicuna_v1.1\"" } };
+    const struct rig_options named = { .model = ",\"template\":\"vicuna_v1.1\"" };
+    struct rig r;
+
+    rig_ready(&r, SCRIPT(",\"chat_template\":\"{{ messages[0].content }}\""), NULL);
+    EXPECT(&r, 501, own);
+    rig_stop(&r);
+    rig_ready(&r, SCRIPT(",\"chat_template\":\"{{ messages[0].content }}\""), &named);
+    EXPECT(&r, 200, row);
+    rig_stop(&r);
+}
+
+/* Not so long that the loop would stop for it. */
+Test(worker_text, a_template_that_takes_too_many_steps_is_a_400)
+{
+    static const struct asked rows[] = { { RENDER, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "\"param\":\"messages\"" } };
+    struct rig r;
+
+    rig_ready(&r, SCRIPT(",\"chat_template\":\"{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}\""), NULL);
+    EXPECT(&r, 400, rows);
+    rig_stop(&r);
+}
+
 Test(worker_text, a_model_that_loads_says_so)
 {
     static const struct asked rows[] = {
