@@ -55,6 +55,7 @@ void chat_messages_write(const struct chat_messages *m, const struct chat_habits
 /* What a kind of template does. */
 struct chat_kind {
     void (*fini)(struct chat_template *t);
+    /* *ret says that nothing stops an answer yet. */
     int (*render)(const struct chat_template *t, const struct chat_input *r, const struct chat_messages *m,
                   struct chat_prompt *ret, struct chat_fault *f);
     const char *(*text)(const struct chat_template *t, const char *name, size_t *ret_len);

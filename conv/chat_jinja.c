@@ -34,8 +34,6 @@ struct jinja_chat {
     size_t n_tokens;
 };
 
-static const char *const no_stops[] = { NULL };
-
 /* ---- one render ---- */
 
 struct variables {
@@ -334,7 +332,10 @@ static int render(const struct chat_template *chat, const struct chat_input *r, 
         return rc;
     }
     err_clear(f->err);
-    *ret = (struct chat_prompt){ .spans = out.spans, .n_spans = out.n_spans, .text = out.text, .len = out.len, .stops = no_stops };
+    ret->spans = out.spans;
+    ret->n_spans = out.n_spans;
+    ret->text = out.text;
+    ret->len = out.len;
     return 0;
 }
 
