@@ -14,8 +14,8 @@
  * stand side by side in no token: no merge can join them, so what lies between such places is a piece of its own (where a
  * piece is not taken whole: ignore_merges).
  *
- * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds the rank and a few bits of the hash only, so that the
- * usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
+ * Ranks are places in the table of merges. A hash table leads from a pair to its rank and holds the rank and a few bits of the hash
+ * only, so that the usual answer, that two symbols do not merge, costs one line of memory; two bytes have a table of their own.
  */
 #include "loaders/tok/tok.h"
 
