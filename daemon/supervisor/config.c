@@ -700,6 +700,16 @@ static void read_section(struct reader *r, const config_setting_t *s)
 
 /* ---- files ---- */
 
+bool config_plain_name(const char *name)
+{
+    if (!utf8_is_valid(name, strlen(name)))
+        return false;
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7F)
+            return false;
+    return true;
+}
+
 int config_file_text(const char *path, struct buf *out, const char **ret_fault)
 {
     int r = file_read(path, MAX_FILE, out, NULL);

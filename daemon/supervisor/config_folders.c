@@ -11,7 +11,6 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/reach.h"
-#include "base/utf8.h"
 #include "daemon/model_name.h"
 
 #include <dirent.h>
@@ -27,17 +26,6 @@ struct folders {
     size_t n_workers;
     bool full;                  /* said that there is no more room */
 };
-
-/* A name that can be shown, logged and sent as JSON. */
-static bool is_plain(const char *name)
-{
-    if (!utf8_is_valid(name, strlen(name)))
-        return false;
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return false;
-    return true;
-}
 
 /* The model that has this file already, NULL when none has. One of a folder has
  * it under its own name alone: a link is a second name for it. */
@@ -126,7 +114,7 @@ static void take_file(struct folders *f, const char *folder, const char *file)
     struct stat st;
     char *path;
 
-    if (!is_plain(file)) {
+    if (!config_plain_name(file)) {
         config_note(f->c, "%s: a file is left out whose name is no plain UTF-8 text", folder);
         return;
     }

@@ -31,6 +31,9 @@ int config_scan(const char *text, size_t len, struct buf *out, int *ret_line, st
 /* A file of at most 1 MB, whole. 0 or -errno, and then why in words. */
 int config_file_text(const char *path, struct buf *out, const char **ret_fault);
 
+/* Whether the name of a file can be shown, logged and sent as JSON. */
+bool config_plain_name(const char *name);
+
 /* c->templates, from the folders and then the groups. A template that is wrong is a fault, one that takes
  * the place of another a note. */
 void config_take_templates(struct config *c, struct config_faults *faults);

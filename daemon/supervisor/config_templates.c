@@ -12,7 +12,6 @@
 #include "base/json.h"
 #include "base/nearest.h"
 #include "base/reach.h"
-#include "base/utf8.h"
 #include "conv/conv.h"
 #include "conv/jinja/jinja.h"
 
@@ -286,16 +285,6 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static bool is_plain(const char *name)
-{
-    if (!utf8_is_valid(name, strlen(name)))
-        return false;
-    for (const char *c = name; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return false;
-    return true;
-}
-
 /* One of the folders that are the default: it need not be there. */
 static bool is_default(const char *folder)
 {
@@ -328,7 +317,7 @@ static void take_folder(struct taking *t, const char *folder)
     }
     t->folder = folder;
     for (int i = 0; i < n; i++) {
-        const char *path = is_plain(names[i]->d_name) ? arena_printf(t->c->arena, "%s/%s", folder, names[i]->d_name) : NULL;
+        const char *path = config_plain_name(names[i]->d_name) ? arena_printf(t->c->arena, "%s/%s", folder, names[i]->d_name) : NULL;
 
         if (path)
             take_file(t, NULL, path, NULL);

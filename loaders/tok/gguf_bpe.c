@@ -143,18 +143,10 @@ static int find_merges(struct gguf_tok *g, struct gguf_array *a)
 
 static int read_merges(struct gguf_tok *g)
 {
-    static const char key[] = "tokenizer.ggml.merges";
     struct gguf_array a;
-    int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
+    int r = gguf_tok_merges(g, &a);
 
-    if (r < 0)
-        return r;
-    if (a.n && a.type != GGUF_STRING)
-        return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
-    if (a.n > BPE_MAX_MERGES)
-        return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)a.n, BPE_MAX_MERGES);
-    g->merges = malloc((a.n + 1) * sizeof *g->merges);
-    return g->merges ? find_merges(g, &a) : gguf_tok_no_memory(g);
+    return r < 0 ? r : find_merges(g, &a);
 }
 
 int gguf_tok_bpe(struct gguf_tok *g)

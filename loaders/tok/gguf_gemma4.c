@@ -106,21 +106,13 @@ static int read_merge(struct gguf_tok *g, struct gguf_str s, size_t rank, struct
 
 static int read_merges(struct gguf_tok *g)
 {
-    static const char key[] = "tokenizer.ggml.merges";
     BUF_LOCAL joined = BUF_INIT;
     struct gguf_array a;
     struct gguf_str s;
-    int r = gguf_tok_need(g, gguf_array(g->file, key, &a, g->err), key);
+    int r = gguf_tok_merges(g, &a);
 
     if (r < 0)
         return r;
-    if (a.n && a.type != GGUF_STRING)
-        return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
-    if (a.n > BPE_MAX_MERGES)
-        return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)a.n, BPE_MAX_MERGES);
-    g->merges = calloc(a.n + 1, sizeof *g->merges);
-    if (!g->merges)
-        return gguf_tok_no_memory(g);
     for (size_t rank = 0; gguf_next_str(&a, &s); rank++)
         if ((r = read_merge(g, s, rank, &joined)) < 0)
             return r;

@@ -125,6 +125,21 @@ int gguf_tok_id(struct gguf_tok *g, const char *key, int32_t *ret)
     return 0;
 }
 
+int gguf_tok_merges(struct gguf_tok *g, struct gguf_array *ret)
+{
+    static const char key[] = "tokenizer.ggml.merges";
+    int r = gguf_tok_need(g, gguf_array(g->file, key, ret, g->err), key);
+
+    if (r < 0)
+        return r;
+    if (ret->n && ret->type != GGUF_STRING)
+        return gguf_tok_refuse(g, -EINVAL, "%s must hold strings", key);
+    if (ret->n > BPE_MAX_MERGES)
+        return gguf_tok_refuse(g, -E2BIG, "%llu merges, at most %d are allowed", (unsigned long long)ret->n, BPE_MAX_MERGES);
+    g->merges = malloc((ret->n + 1) * sizeof *g->merges);
+    return g->merges ? 0 : gguf_tok_no_memory(g);
+}
+
 static int read_ends(struct gguf_tok *g)
 {
     static const char *const keys[] = {

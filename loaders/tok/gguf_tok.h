@@ -31,6 +31,8 @@ int gguf_tok_no_memory(struct gguf_tok *g);
 int gguf_tok_need(struct gguf_tok *g, int r, const char *key);
 /* The id under a key, if it is there: else *ret is untouched. */
 int gguf_tok_id(struct gguf_tok *g, const char *key, int32_t *ret);
+/* The file's merges as they are written, and room for them in g->merges. */
+int gguf_tok_merges(struct gguf_tok *g, struct gguf_array *ret);
 /* "<0x0A>" to its byte, or -1. */
 int gguf_tok_byte(struct gguf_str s);
 /* To be called by a row's function when the vocabulary is complete and before it makes its model: BOS, EOS, unknown, ends, tokens

@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "gguf_build.h"
+#include "ids_of.h"
 #include "loaders/detok.h"
 #include "loaders/tokenizer.h"
 #include "real_files.h"
@@ -33,18 +34,6 @@ static struct tokenizer *opened(struct gguf_build b)
 
     cr_assert(zero(int, open_built(&b, &t, &err)), "%s", err_text(&err));
     return t;
-}
-
-static const char *ids_of(const struct tokenizer *t, const char *text, bool special)
-{
-    static char out[512];
-    TOKEN_LIST_LOCAL ids = { 0 };
-
-    out[0] = '\0';
-    cr_assert(zero(int, tokenizer_encode(t, text, strlen(text), special, &ids, NULL)));
-    for (size_t i = 0; i < ids.n; i++)
-        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%d", i ? " " : "", ids.ids[i]);
-    return out;
 }
 
 static const char *text_of(const struct tokenizer *t, const int32_t *ids, size_t n)

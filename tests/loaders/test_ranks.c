@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "ids_of.h"
 #include "loaders/tok/ranks.h"
 #include "loaders/tok/wordpiece.h"
 
@@ -39,18 +40,6 @@ static void tiktoken_file(struct buf *out)
         base64(out, i < 256 ? &byte : joins[i - 256], i < 256 ? 1 : strlen(joins[i - 256]));
         buf_printf(out, " %d\n", i);
     }
-}
-
-static const char *ids_of(const struct tokenizer *t, const char *text, bool special)
-{
-    static char out[512];
-    TOKEN_LIST_LOCAL ids = { 0 };
-
-    out[0] = '\0';
-    cr_assert(zero(int, tokenizer_encode(t, text, strlen(text), special, &ids, NULL)));
-    for (size_t i = 0; i < ids.n; i++)
-        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%d", i ? " " : "", ids.ids[i]);
-    return out;
 }
 
 static struct tokenizer *tiktoken(const char *name, const char *config)

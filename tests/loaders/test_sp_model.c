@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "ids_of.h"
 #include "loaders/detok.h"
 #include "loaders/tok/sp_model.h"
 
@@ -148,17 +149,6 @@ static struct tokenizer *open_with(const struct buf *b, const char *config)
     return t;
 }
 
-static const char *ids_of(const struct tokenizer *t, const char *text, bool special)
-{
-    static char out[512];
-    TOKEN_LIST_LOCAL ids = { 0 };
-
-    out[0] = '\0';
-    cr_assert(zero(int, tokenizer_encode(t, text, strlen(text), special, &ids, NULL)));
-    for (size_t i = 0; i < ids.n; i++)
-        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%d", i ? " " : "", ids.ids[i]);
-    return out;
-}
 #define SAME(have, want) cr_expect(eq(str, (char *)(have), (char *)(want)))
 
 static void small_bpe(struct buf *b)
