@@ -79,6 +79,8 @@ struct engine_stats {
     uint64_t allocations;           /* on the step path after warm-up; stays 0 */
 };
 
+struct logit_bias { int32_t token; float bias; };
+
 struct sample_params {
     float temperature;              /* below 1e-5: greedy */
     float top_p;                    /* 1: off; below 1e-8: greedy */
@@ -88,6 +90,8 @@ struct sample_params {
     int32_t top_k;                  /* 0 or less: off */
     bool has_seed;
     uint64_t seed;
+    const struct logit_bias *bias;  /* added to the logits before all else, copied; -infinity: never */
+    size_t n_bias;
 };
 extern const struct sample_params sample_defaults;  /* temperature 1, everything else off */
 

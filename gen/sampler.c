@@ -39,6 +39,7 @@ struct seen {
 struct sampler {
     struct sample_params params;
     struct sampler_plan plan;
+    struct logit_bias *bias;    /* [params.n_bias] */
     uint64_t key, n_generated;
     size_t n_seen, cap, mask;
     struct seen *seen;          /* [cap], as they came; none when no penalty asks */
@@ -49,6 +50,7 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
 {
     return (struct sampler_plan){
         .greedy = p->temperature < 1e-5f || p->top_p < 1e-8f,
+        .bias = p->n_bias > 0,
         .temperature = p->temperature >= 1e-5f && p->temperature != 1,
         .repetition = p->repetition_penalty > 1,
         .counts = p->presence_penalty != 0 || p->frequency_penalty != 0,
@@ -113,6 +115,9 @@ static int params_check(const struct sample_params *p, struct err *err)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (!isfinite(all[i].value))
             return err_set(err, -EINVAL, "%s is not a finite number", all[i].name);
+    for (size_t i = 0; i < p->n_bias; i++)
+        if (!(p->bias[i].bias < INFINITY))
+            return err_set(err, -EINVAL, "the bias of token %d is not a number", p->bias[i].token);
     return 0;
 }
 
@@ -159,6 +164,12 @@ int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_
         return err_set(err, -ENOMEM, "no memory for a sampler");
     s->params = *p;
     s->plan = sampler_plan(p);
+    if (s->plan.bias) {
+        s->bias = calloc(p->n_bias, sizeof s->bias[0]);
+        if (!s->bias)
+            return err_set(err, -ENOMEM, "no memory for %zu biases", p->n_bias);
+        memcpy(s->bias, p->bias, p->n_bias * sizeof s->bias[0]);
+    }
     /* Twice mixed, so that the draws of neighbouring seeds have nothing in common. */
     s->key = mix(mix((p->has_seed ? p->seed : id_random_u64()) ^ 0x6A09E667F3BCC909u));
     if (s->plan.repetition || s->plan.counts) {
@@ -176,6 +187,7 @@ void sampler_close(struct sampler *s)
 {
     if (!s)
         return;
+    free(s->bias);
     free(s->seen);
     free(s->slots);
     free(s);
@@ -288,6 +300,13 @@ static double weigh(struct sampler_work *w, float max)
     return total;
 }
 
+static void add_bias(const struct sampler *s, struct sampler_work *w, float scale)
+{
+    for (size_t i = 0; i < s->params.n_bias; i++)
+        if ((uint32_t)s->bias[i].token < w->vocab_size)
+            w->x[s->bias[i].token] += s->bias[i].bias * scale;
+}
+
 static void penalise(const struct sampler *s, struct sampler_work *w)
 {
     const struct sample_params *p = &s->params;
@@ -388,7 +407,7 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
     return kept;
 }
 
-/* Scaled and penalised logits in w->x. */
+/* Biased, scaled and penalised logits in w->x. */
 static void prepare(const struct sampler *s, struct sampler_work *w, const float *logits)
 {
     float scale = s->plan.temperature ? 1 / s->params.temperature : 1;
@@ -398,6 +417,7 @@ static void prepare(const struct sampler *s, struct sampler_work *w, const float
         *(f32x4 *)(w->x + i) = *(const f32x4 *)(logits + i) * scale;
     for (; i < w->vocab_size; i++)
         w->x[i] = logits[i] * scale;
+    add_bias(s, w, scale);
     penalise(s, w);
 }
 
@@ -455,16 +475,20 @@ static int32_t draw_any(const struct sampler *s, const struct sampler_work *w)
 static int32_t draw_of(const struct sampler *s, const struct sampler_work *w, size_t n)
 {
     double total = 0, at;
+    uint32_t last = w->ids[0];
 
     for (size_t i = 0; i < n; i++)
         total += (double)w->x[w->ids[i]];
     at = draw(s) * total;
-    for (size_t i = 0; i + 1 < n; i++) {
-        at -= (double)w->x[w->ids[i]];
+    for (size_t i = 0; i < n; i++) {
+        if (w->x[w->ids[i]] <= 0)
+            continue;
+        last = w->ids[i];
+        at -= (double)w->x[last];
         if (at < 0)
-            return (int32_t)w->ids[i];
+            break;
     }
-    return (int32_t)w->ids[n - 1];
+    return (int32_t)last;       /* also where rounding left the sum short */
 }
 
 int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *logits,
@@ -477,7 +501,7 @@ int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *l
     int r;
 
     if (s->plan.greedy) {
-        if (s->slots) {
+        if (s->plan.bias || s->slots) {
             prepare(s, w, logits);
             logits = w->x;
         }

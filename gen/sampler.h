@@ -1,8 +1,9 @@
 /* sampler.h - from logits to the next token of one sequence.
  *
  * The logits pass, in this order (contract, part 3.2; what it does not name
- * stands where it disturbs least):
+ * stands where llama.cpp's server has it, as far as that order allows):
  *
+ *     logit bias           x + b                  given tokens
  *     temperature          x / T                  T >= 1e-5 and not 1
  *     repetition penalty   x > 0: x / r, else x * r      r > 1; prompt and generated tokens
  *     presence, frequency  x - p - n * f          tokens generated before, n times
@@ -39,7 +40,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, temperature, repetition, counts, top_p, top_k, min_p; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, min_p; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */
@@ -48,7 +49,8 @@ void sampler_work_close(struct sampler_work *w);    /* NULL is fine */
 DEFINE_CLEANUP(struct sampler_work *, sampler_work_close)
 
 /* A sampler for a sequence of a prompt and at most max_tokens more. -EINVAL
- * with a sentence for a parameter that is not a finite number; -ENOMEM. */
+ * with a sentence for a parameter that is not a finite number (a bias may be
+ * -infinity); -ENOMEM. */
 int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_prompt,
                  size_t max_tokens, struct sampler **ret, struct err *err);
 void sampler_close(struct sampler *s);              /* NULL is fine */

@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "daemon/api/api_error.h"
+#include "daemon/logit_bias.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -190,7 +191,6 @@ static int check_unsupported(const cJSON *tree, struct api_error *e)
     static const struct { const char *name, *what; } rows[] = {
         { "audio", "audio output is not supported" },
         { "functions", "function calls are not supported" },
-        { "logit_bias", "token biases are not supported" },
         { "tools", "tool calls are not supported" },
     };
     const cJSON *choice = json_find(tree, "tool_choice"), *call = json_find(tree, "function_call");
@@ -433,6 +433,15 @@ static int get_variables(const char *body, size_t len, struct chat_request *r, s
     return 0;
 }
 
+static int get_logit_bias(const char *body, size_t len, struct chat_request *r, struct api_error *e)
+{
+    struct err err = { 0 };
+
+    if (get_slice(body, len, "logit_bias", false, r, &r->logit_bias, e) < 0)
+        return -EINVAL;
+    return logit_bias_check(json_find(r->tree, "logit_bias"), &err) < 0 ? refuse(e, "logit_bias", &err) : 0;
+}
+
 /* ---- the whole ---- */
 
 static int get_stream(const cJSON *tree, struct chat_request *r, struct api_error *e)
@@ -503,6 +512,7 @@ int chat_request_parse(const char *body, size_t len, struct arena *a, struct cha
         get_messages(body, len, a, ret, e) < 0 || get_variables(body, len, ret, e) < 0 ||
         get_numbers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
         get_stops(ret->tree, ret, e) < 0 || get_stop_tokens(ret->tree, ret, e) < 0 ||
+        get_logit_bias(body, len, ret, e) < 0 ||
         get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
         return -EINVAL;
     return json_get_string(ret->tree, "user", &user, &err) < 0 ? refuse(e, "user", &err) : 0;
@@ -618,6 +628,10 @@ void chat_request_write(const struct chat_request *r, enum chat_form form, struc
     }
     if (r->has_top_k)
         json_kint(&w, "top_k", r->top_k);
+    if (r->logit_bias.text) {
+        json_key(&w, "logit_bias");
+        json_slice(&w, r->logit_bias);
+    }
     if (r->has_max_tokens)
         json_kint(&w, "max_tokens", r->max_tokens);
     if (r->n_stops) {

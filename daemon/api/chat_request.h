@@ -4,7 +4,7 @@
  * Closed on types, open on names: a known field of a wrong type or out of its
  * range is refused and named, an unknown field is ignored, null means absent.
  * What a client may depend on and this server can not do yet (tools, JSON
- * modes, images, audio, logit_bias) is refused when it asks for something, and
+ * modes, images, audio) is refused when it asks for something, and
  * accepted in the empty forms that SDKs send by default.
  *
  * - `max_completion_tokens` wins over `max_tokens`, as at OpenAI.
@@ -14,6 +14,7 @@
  * - `messages` as one string is a raw prompt: no template, as in FastChat.
  * - An assistant message at the end is history, and the answer a new turn, without continue_final_message.
  * - `top_k` 0 and -1 both mean off.
+ * - `logit_bias` goes on as it was written, once it is known to be one; only the worker knows the vocabulary.
  *
  * Source   OpenAI API reference; docs/wire.md, part 4
  */
@@ -56,7 +57,7 @@ struct chat_request {
     const char *prompt;         /* raw; NULL: messages count */
     struct chat_message *messages;
     size_t n_messages;
-    struct json_slice tools, documents, kwargs;     /* as they were written; {NULL, 0}: absent */
+    struct json_slice tools, documents, kwargs, logit_bias;     /* as they were written; {NULL, 0}: absent */
     bool has_generation_prompt, add_generation_prompt, continue_final_message;
     bool parts;                 /* a content is in parts */
     bool in_full_only;          /* it asks for what a worker of version 1 would pass over */

@@ -92,6 +92,9 @@ int foreign_render(struct foreign *f, const struct chat_request *r, const cJSON 
     if (r->logprobs)
         return api_error_set(e, 400, "not_supported", "logprobs",
                              "'logprobs': the worker of this model can not give them");
+    if (r->logit_bias.text)
+        return api_error_set(e, 400, "not_supported", "logit_bias",
+                             "'logit_bias': the worker of this model does not take token biases");
     if (json_get_object(answer, "conv", &conv, NULL) != 0)
         return api_error_set(e, 502, "worker_error", NULL,
                              "The model's worker has no conversation template.");

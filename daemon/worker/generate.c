@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "conv/chat.h"
+#include "daemon/logit_bias.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -96,6 +97,33 @@ static int read_stops(struct reading *rd, const struct chat_prompt *chat)
     return r;
 }
 
+static int read_logit_bias(struct reading *rd)
+{
+    uint32_t vocab = engine_info(rd->w->engine)->vocab_size;
+    struct sample_params *p = &rd->er->sample;
+    const cJSON *obj = NULL, *member;
+    struct logit_bias *list;
+    int r;
+
+    if ((r = json_get_object(rd->body, "logit_bias", &obj, &rd->err)) < 0 ||
+        (r = logit_bias_check(obj, &rd->err)) < 0)
+        return reading_fault(rd, "logit_bias", r);
+    list = arena_array(rd->req->arena, obj ? (size_t)cJSON_GetArraySize(obj) + 1 : 1, sizeof list[0]);
+    if (!list)
+        return reading_no_memory(rd);
+    p->bias = list;
+    cJSON_ArrayForEach(member, obj) {
+        struct logit_bias *b = &list[p->n_bias++];
+
+        logit_bias_read(member, &b->token, &b->bias, NULL);
+        if ((uint32_t)b->token >= vocab)
+            return reading_fault(rd, "logit_bias",
+                                 err_set(&rd->err, -EINVAL, "'logit_bias': token %d is not in the vocabulary of %u",
+                                         b->token, vocab));
+    }
+    return 0;
+}
+
 static int read_sampling(struct reading *rd)
 {
     const char *key = NULL;
@@ -106,6 +134,8 @@ static int read_sampling(struct reading *rd)
     r = sampling_read(rd->body, &rd->er->sample, &key, &rd->err);
     if (r < 0)
         return reading_fault(rd, key, r);
+    if ((r = read_logit_bias(rd)) < 0)
+        return r;
     r = json_get_int(rd->body, "seed", -SEED_LIMIT, SEED_LIMIT, &seed, &rd->err);
     if (r < 0)
         return reading_fault(rd, "seed", r);

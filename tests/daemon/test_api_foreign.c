@@ -111,6 +111,7 @@ Test(api_foreign, what_can_not_be_asked_has_a_status)
         { plain, "{\"conv\":{\"name\":\"x\",\"sep_style\":2}}", 502 },
         { plain, "{\"conv\":{\"name\":\"x\",\"roles\":[\"a\",\"b\"],\"sep_style\":null}}", 501 },
         { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"logprobs\":true}", VICUNA, 400 },
+        { "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"logit_bias\":{\"5\":1}}", VICUNA, 400 },
         { "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"hi\"}]}", VICUNA, 400 },
     };
 

@@ -101,6 +101,13 @@ static const struct refusal refusals[] = {
            "\"o\",\"p\",\"q\"]"),
       "stop", "at most 16 strings" },
     { BODY(",\"stop_token_ids\":[-1]"), "stop_token_ids", "'stop_token_ids[0]' must be a token id" },
+    { BODY(",\"logit_bias\":5"), "logit_bias", "must be an object, but is a number" },
+    { BODY(",\"logit_bias\":{\"12\":400}"), "logit_bias", "'logit_bias.12' must be between -100 and 100, but is 400" },
+    { BODY(",\"logit_bias\":{\"12\":\"x\"}"), "logit_bias", "'logit_bias.12' must be a number, but is a string" },
+    { BODY(",\"logit_bias\":{\"\":1}"), "logit_bias", "'' is not a token id" },
+    { BODY(",\"logit_bias\":{\"-1\":1}"), "logit_bias", "'-1' is not a token id" },
+    { BODY(",\"logit_bias\":{\"01\":1}"), "logit_bias", "'01' is not a token id" },
+    { BODY(",\"logit_bias\":{\"12345678901234567890123\":1}"), "logit_bias", "is not a token id" },
     /* switches */
     { BODY(",\"stream\":\"yes\""), "stream", "must be a boolean, but is a string" },
     { BODY(",\"stream_options\":{}"), "stream_options", "only when 'stream' is true" },
@@ -115,7 +122,6 @@ static const struct refusal refusals[] = {
     { BODY(",\"tools\":[{\"type\":\"function\"}]"), "tools", "not supported" },
     { BODY(",\"functions\":[{}]"), "functions", "not supported" },
     { BODY(",\"tool_choice\":\"required\""), "tool_choice", "not supported" },
-    { BODY(",\"logit_bias\":{\"12\":400}"), "logit_bias", "not supported" },
     { BODY(",\"response_format\":{\"type\":\"json_object\"}"), "response_format", "supported" },
     { BODY(",\"response_format\":\"json\""), "response_format", "must be an object" },
     { BODY(",\"audio\":{\"voice\":\"x\"}"), "audio", "not supported" },
@@ -155,6 +161,7 @@ static const struct accepted accepted[] = {
            "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"stop\":[],"
            "\"anything\":{\"goes\":[1]}"),
       SENT("") },
+    { BODY(",\"logit_bias\":{\"50256\":-100, \"0\":1.5}"), SENT(",\"logit_bias\":{\"50256\":-100, \"0\":1.5}") },
     { BODY(",\"temperature\":0.5,\"top_p\":1,\"min_p\":0.05,\"presence_penalty\":-2,"
            "\"frequency_penalty\":2,\"repetition_penalty\":1.1,\"top_k\":0"),
       SENT(",\"frequency_penalty\":2,\"min_p\":0.05,\"presence_penalty\":-2,"
@@ -272,6 +279,7 @@ Test(api_request, an_older_worker_gets_texts_and_is_not_asked_for_more)
                                 "{\"type\":\"text\",\"text\":\"one \"},{\"type\":\"text\",\"text\":\"two\"}]}]}";
     static const char *const more[] = {
         BODY(",\"documents\":[{}]"), BODY(",\"chat_template_kwargs\":{\"a\":1}"), BODY(",\"continue_final_message\":true"),
+        BODY(",\"logit_bias\":{\"1\":1}"),
         BODY(",\"add_generation_prompt\":false"),
         "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]}",
     };

@@ -125,7 +125,8 @@ Test(worker_generate, sampling_and_length_come_from_the_request_over_the_configu
     cr_expect(eq(str, TEXT(t), "aa"));
     cr_expect(eq(str, t.finish, "length"));
     told_fini(&t);
-    t = ask(&r, "{\"prompt\":\"p\",\"max_tokens\":3,\"temperature\":0,\"top_k\":5,\"seed\":1,\"min_p\":0.1}");
+    t = ask(&r, "{\"prompt\":\"p\",\"max_tokens\":3,\"temperature\":0,\"top_k\":5,\"seed\":1,\"min_p\":0.1,"
+               "\"logit_bias\":{\"0\":-100,\"511\":0.5}}");
     cr_expect(eq(str, TEXT(t), "aaa"));
     told_fini(&t);
     rig_stop(&r);
@@ -270,6 +271,10 @@ Test(worker_generate, each_bad_field_is_a_400_that_names_it)
         { "{\"prompt\":\"a\",\"ignore_eos\":1}", "ignore_eos", "'ignore_eos' must be a boolean, but is a number" },
         { "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "'max_tokens' must be between 1 and 4294967295, but is 0" },
         { "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs", "'logprobs' must be between 0 and 20, but is 21" },
+        { "{\"prompt\":\"a\",\"logit_bias\":[1]}", "logit_bias", "'logit_bias' must be an object, but is an array" },
+        { "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", "logit_bias", "'logit_bias': 'x' is not a token id" },
+        { "{\"prompt\":\"a\",\"logit_bias\":{\"511\":1,\"512\":1}}", "logit_bias",
+          "'logit_bias': token 512 is not in the vocabulary of 512" },
         { "{\"prompt\":\"a\",\"request_id\":1}", "request_id", "'request_id' must be a string, but is a number" },
     };
     struct rig r;

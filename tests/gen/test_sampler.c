@@ -248,6 +248,55 @@ Test(sampler, greedy_looks_at_penalties)
     cr_expect(eq(i32, token, 2));
 }
 
+Test(sampler, biases_are_added_before_all_else)
+{
+    const struct logit_bias bias[] = { { 1, -100 }, { 2, 1.5f }, { 9, 5 }, { -1, 5 }, { 0, -INFINITY } };
+    const float logits[4] = { 30, 3, 2, 3.2f };
+    CLEANUP(sampler_work_close) struct sampler_work *w = work(4);
+    CLEANUP(sampler_close) struct sampler *s = NULL;
+    struct sample_params p = plain;
+    const uint32_t *ids;
+    const float *weights;
+    int32_t token;
+    size_t n;
+
+    p.bias = bias;
+    p.n_bias = 5;
+    p.temperature = 0;
+    s = sampler(&p, NULL, 0);
+    cr_assert(zero(int, sampler_pick(s, w, logits, &token)));
+    cr_expect(eq(i32, token, 2));
+    sampler_close(s);
+    p.temperature = 2;
+    s = sampler(&p, NULL, 0);
+    cr_assert(zero(int, sampler_candidates(s, w, logits, &ids, &n, &weights)));
+    cr_expect(eq(flt, weights[0], 0));
+    cr_expect(lt(flt, weights[1], 1e-20f));
+    cr_expect(eq(flt, weights[2], 1));
+    cr_expect(lt(dbl, fabs((double)weights[3] - exp((3.2 - 3.5) / 2)), 1e-6));
+}
+
+Test(sampler, a_bias_that_is_no_number_is_refused_and_banning_all_an_error)
+{
+    const struct logit_bias nan = { 3, NAN }, inf = { 3, INFINITY }, ban = { 0, -INFINITY };
+    const float logits[1] = { 1 };
+    CLEANUP(sampler_work_close) struct sampler_work *w = work(1);
+    CLEANUP(sampler_close) struct sampler *s = NULL;
+    struct sample_params p = plain;
+    struct err err = { 0 };
+    int32_t token;
+
+    p.n_bias = 1;
+    p.bias = &nan;
+    cr_expect(eq(int, sampler_open(&p, NULL, 0, 1, &s, &err), -EINVAL));
+    cr_expect(eq(str, (char *)err_text(&err), "the bias of token 3 is not a number"));
+    p.bias = &inf;
+    cr_expect(eq(int, sampler_open(&p, NULL, 0, 1, &s, NULL), -EINVAL));
+    p.bias = &ban;
+    s = sampler(&p, NULL, 0);
+    cr_expect(eq(int, sampler_pick(s, w, logits, &token), -EDOM));
+}
+
 Test(sampler, draws_come_in_proportion)
 {
     enum { VOCAB = 130, DRAWS = 40000 };
