@@ -84,6 +84,7 @@ struct logit_bias { int32_t token; float bias; };
 struct sample_params {
     float temperature;              /* below 1e-5: greedy */
     float top_p;                    /* 1: off; below 1e-8: greedy */
+    float typical_p;                /* 1: off */
     float min_p;                    /* 0: off */
     float repetition_penalty;       /* 1: off; over prompt and generated tokens */
     float presence_penalty, frequency_penalty;      /* 0: off; over generated tokens */

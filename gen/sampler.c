@@ -5,14 +5,15 @@
 #include "gen/engine.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 /* Weights are exp(x - max), so the best token weighs 1 and every weight is a
- * float in [0, 1], whose bits order like integers. All filters keep the first
- * so many tokens of the descending order; only top-p looks at the sum, and it
+ * float in [0, 1], whose bits order like integers. Top-p and top-k keep
+ * the first so many tokens of the descending order; only top-p looks at the sum, and it
  * comes first, so one search with two limits (how many, how much) finds where
- * to cut, and min-p is a threshold.
+ * to cut. Typical is the same search in another order; min-p is a threshold.
  *
  * The vector code below is GNU C's own, four lanes everywhere, so that a sum
  * has the same order of additions on every machine. */
@@ -28,6 +29,7 @@ struct sampler_work {
     float *x;                   /* [n_blocks * BLOCK]: scaled logits, then weights */
     double *mass;               /* [n_blocks]: sum of the weights of a block */
     uint32_t *ids;              /* [vocab_size]: candidates */
+    float *key;                 /* [vocab_size]: how typical a candidate is */
     struct digit digits[DIGITS];
 };
 
@@ -56,6 +58,7 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
         .counts = p->presence_penalty != 0 || p->frequency_penalty != 0,
         .top_p = p->top_p >= 1e-8f && p->top_p < 1,
         .top_k = p->top_k > 0,
+        .typical = p->typical_p < 1,
         .min_p = p->min_p > 0,
     };
 }
@@ -71,8 +74,9 @@ int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err
         w->x = calloc(n_blocks, BLOCK * sizeof w->x[0]);
         w->mass = calloc(n_blocks, sizeof w->mass[0]);
         w->ids = calloc(vocab_size, sizeof w->ids[0]);
+        w->key = calloc(vocab_size, sizeof w->key[0]);
     }
-    if (!w || !w->x || !w->mass || !w->ids)
+    if (!w || !w->x || !w->mass || !w->ids || !w->key)
         return err_set(err, -ENOMEM, "no memory to sample from %u tokens", vocab_size);
     *ret = STEAL(w);
     return 0;
@@ -85,6 +89,7 @@ void sampler_work_close(struct sampler_work *w)
     free(w->x);
     free(w->mass);
     free(w->ids);
+    free(w->key);
     free(w);
 }
 
@@ -106,6 +111,7 @@ static int params_check(const struct sample_params *p, struct err *err)
     const struct { const char *name; float value; } all[] = {
         { "temperature", p->temperature },
         { "top_p", p->top_p },
+        { "typical_p", p->typical_p },
         { "min_p", p->min_p },
         { "repetition_penalty", p->repetition_penalty },
         { "presence_penalty", p->presence_penalty },
@@ -221,6 +227,28 @@ static inline f32x4 exp4(f32x4 x)
     return (f32x4)((i32x4)(y * (f32x4)scale) & keep);
 }
 
+/* ln(x) for x > 0 that is not subnormal; within 2 ulp (Cephes, logf.c). */
+static inline f32x4 log4(f32x4 x)
+{
+    i32x4 bits = (i32x4)x, low;
+    f32x4 m = (f32x4)((bits & 0x007FFFFF) | 0x3F000000), e, z, y;
+
+    low = m < 0.70710678118654752f;
+    e = __builtin_convertvector((bits >> 23) - 126 + low, f32x4);   /* low is -1 where it holds */
+    m = m + (f32x4)((i32x4)m & low) - 1.f;
+    z = m * m;
+    y = m * 7.0376836292e-2f - 1.1514610310e-1f;
+    y = y * m + 1.1676998740e-1f;
+    y = y * m - 1.2420140846e-1f;
+    y = y * m + 1.4249322787e-1f;
+    y = y * m - 1.6668057665e-1f;
+    y = y * m + 2.0000714765e-1f;
+    y = y * m - 2.4999993993e-1f;
+    y = y * m + 3.3333331174e-1f;
+    y = y * m * z - e * 2.12194440e-4f - z * 0.5f;
+    return m + y + e * 0.693359375f;
+}
+
 static inline f32x4 max4(f32x4 a, f32x4 b)
 {
     i32x4 more = b > a;
@@ -333,11 +361,30 @@ static uint32_t bits_of(float weight)
     return bits;
 }
 
-/* Where the descending order of w->ids[0..n) is cut: after `most` tokens, or
- * as soon as their sum reaches `mass`. Three digits of ten bits from the top
- * (weights are at most 1, so the two bits above them are 0). *ret_bits is the
- * last weight that stays, and the first *ret_n_equal tokens of that weight do. */
-static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
+struct cut_limits {
+    size_t most;                /* tokens */
+    double mass;
+    bool above;                 /* the mass must be exceeded, not reached */
+};
+
+static bool enough(const struct cut_limits *l, double sum)
+{
+    return l->above ? sum > l->mass : sum >= l->mass;
+}
+
+/* How many tokens of `each` it takes. */
+static double needed(const struct cut_limits *l, double sum, double each)
+{
+    double n = (l->mass - sum) / each;
+
+    return l->above ? floor(n) + 1 : ceil(n);
+}
+
+/* Where the descending order by key of w->ids[0..n) is cut: after `most` tokens, or
+ * as soon as the sum of their weights is enough. Three digits of ten bits from the top
+ * (keys are at most 1, so the two bits above them are 0). *ret_bits is the
+ * last key that stays, and the first *ret_n_equal tokens of that key do. */
+static void cut_find(struct sampler_work *w, const float *key, size_t n, const struct cut_limits *l,
                      uint32_t *ret_bits, size_t *ret_n_equal)
 {
     uint32_t prefix = 0;
@@ -349,7 +396,7 @@ static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
 
         memset(w->digits, 0, sizeof w->digits);
         for (size_t i = 0; i < n; i++) {
-            uint32_t bits = bits_of(w->x[w->ids[i]]);
+            uint32_t bits = bits_of(key[w->ids[i]]);
             struct digit *to = &w->digits[bits >> shift & (DIGITS - 1)];
 
             if (shift < 20 && bits >> (shift + DIGIT_BITS) != prefix)
@@ -357,8 +404,8 @@ static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
             to->n++;
             to->mass += (double)w->x[w->ids[i]];
         }
-        while (d && !(count + w->digits[d].n >= most ||
-                      (w->digits[d].n && sum + w->digits[d].mass >= mass))) {
+        while (d && !(count + w->digits[d].n >= l->most ||
+                      (w->digits[d].n && enough(l, sum + w->digits[d].mass)))) {
             count += w->digits[d].n;
             sum += w->digits[d].mass;
             d--;
@@ -367,8 +414,8 @@ static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
         prefix = prefix << DIGIT_BITS | d;
         if (shift == 0) {
             double each = w->digits[d].n ? w->digits[d].mass / w->digits[d].n : 0;
-            double need = each > 0 ? ceil((mass - sum) / each) : w->digits[d].n;
-            size_t left = most - count;
+            double need = each > 0 ? needed(l, sum, each) : w->digits[d].n;
+            size_t left = l->most - count;
 
             need = need < 1 ? 1 : need;
             *ret_n_equal = need < (double)left ? (size_t)need : left;
@@ -377,34 +424,97 @@ static void cut_find(struct sampler_work *w, size_t n, size_t most, double mass,
     *ret_bits = prefix;
 }
 
+/* Keeps the first candidates of the order, ids ascending; returns their number. */
+static size_t cut(struct sampler_work *w, const float *key, size_t n, const struct cut_limits *l)
+{
+    size_t kept = 0, equal;
+    uint32_t last;
+
+    cut_find(w, key, n, l, &last, &equal);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(key[w->ids[i]]);
+
+        if (bits > last || (bits == last && equal && equal--))
+            w->ids[kept++] = w->ids[i];
+    }
+    return kept;
+}
+
+/* Σ w ln w over candidates of weight above 0, and their sum. */
+static double sum_of_logs(const struct sampler_work *w, size_t n, double *ret_total)
+{
+    double sum = 0, total = 0;
+
+    for (size_t i = 0; i < n; i += 4) {
+        f32x4 x = { 1, 1, 1, 1 }, y;
+        size_t m = n - i < 4 ? n - i : 4;
+
+        for (size_t k = 0; k < m; k++)
+            x[k] = w->x[w->ids[i + k]];
+        y = x * log4(x);
+        sum += ((double)y[0] + (double)y[1]) + ((double)y[2] + (double)y[3]);
+        total += ((double)x[0] + (double)x[1]) + ((double)x[2] + (double)x[3]) - (double)(4 - m);
+    }
+    *ret_total = total;
+    return sum;
+}
+
+/* A token's surprise is off the entropy by |ln(weight / typical weight)|, which
+ * the ratio, turned so that it is at most 1, orders without a logarithm. */
+static size_t keep_typical(struct sampler_work *w, size_t n, double p)
+{
+    double total, sum = sum_of_logs(w, n, &total);
+    float typical = (float)exp(sum / total);
+
+    for (size_t i = 0; i < n; i++) {
+        float x = w->x[w->ids[i]];
+
+        w->key[w->ids[i]] = fminf(x / typical, typical / x);
+    }
+    return cut(w, w->key, n, &(struct cut_limits){ .most = n, .mass = p * total, .above = true });
+}
+
+static size_t keep_min_p(struct sampler_work *w, size_t n, float min_p)
+{
+    size_t kept = 0;
+    float best = 0;
+
+    for (size_t i = 0; i < n; i++)
+        best = fmaxf(best, w->x[w->ids[i]]);
+    for (size_t i = 0; i < n; i++)
+        if (w->x[w->ids[i]] >= best * fminf(min_p, 1))
+            w->ids[kept++] = w->ids[i];
+    return kept;
+}
+
 /* Fills w->ids with the tokens that the filters keep; returns their number. */
 static size_t filter(const struct sampler *s, struct sampler_work *w, double total)
 {
     const struct sample_params *p = &s->params;
-    double mass = s->plan.top_p ? (double)p->top_p * total : INFINITY;
-    size_t most = s->plan.top_k ? (size_t)p->top_k : w->vocab_size, n = 0, kept = 0, equal;
-    float least = 0;
-    uint32_t cut;
+    struct cut_limits l = { .most = s->plan.top_k ? (size_t)p->top_k : w->vocab_size,
+                            .mass = s->plan.top_p ? (double)p->top_p * total : INFINITY };
+    float least = s->plan.typical ? FLT_MIN : 0;
+    size_t n = 0;
 
     /* All tokens below this weigh less than what top-p leaves out. */
     if (s->plan.top_p)
-        least = (float)((1 - (double)p->top_p) * total / w->vocab_size * 0.999);
-    if (s->plan.min_p)
+        least = fmaxf(least, (float)((1 - (double)p->top_p) * total / w->vocab_size * 0.999));
+    /* After typical the best may be another. */
+    if (s->plan.min_p && !s->plan.typical)
         least = fmaxf(least, fminf(p->min_p, 1));
-    for (uint32_t i = 0; i < w->vocab_size; i++)
-        if (w->x[i] >= least)
-            w->ids[n++] = i;
-    if (most >= n && !s->plan.top_p)
-        return n;
-
-    cut_find(w, n, most < n ? most : n, mass, &cut, &equal);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits = bits_of(w->x[w->ids[i]]);
-
-        if (bits > cut || (bits == cut && equal && equal--))
-            w->ids[kept++] = w->ids[i];
+    for (uint32_t i = 0; i < w->vocab_size; i++) {
+        w->ids[n] = i;
+        n += w->x[i] >= least;
     }
-    return kept;
+    if (l.most < n || s->plan.top_p) {
+        l.most = l.most < n ? l.most : n;
+        n = cut(w, w->x, n, &l);
+    }
+    if (s->plan.typical) {
+        n = keep_typical(w, n, (double)p->typical_p);
+        n = s->plan.min_p ? keep_min_p(w, n, p->min_p) : n;
+    }
+    return n;
 }
 
 /* Biased, scaled and penalised logits in w->x. */
@@ -436,7 +546,7 @@ int sampler_candidates(const struct sampler *s, struct sampler_work *w, const fl
     *ret_ids = NULL;
     *ret_n = w->vocab_size;
     *ret_weights = w->x;
-    if (s->plan.top_p || s->plan.top_k || s->plan.min_p) {
+    if (s->plan.top_p || s->plan.top_k || s->plan.typical || s->plan.min_p) {
         *ret_n = filter(s, w, total);
         *ret_ids = w->ids;
     }

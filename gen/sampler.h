@@ -9,9 +9,13 @@
  *     presence, frequency  x - p - n * f          tokens generated before, n times
  *     top-p                fewest tokens, best first, whose probabilities reach p    p < 1
  *     top-k                the k best             k > 0
+ *     typical              fewest tokens, the nearest to the entropy of what is left in their
+ *                          surprise first, whose probabilities exceed t      t < 1
  *     min-p                at least m times the best one's probability               m > 0
  *
- * then one token is drawn in proportion to what is left. Below T = 1e-5 or
+ * (llama.cpp: logit bias, penalties, top-k, typical, top-p, min-p, temperature.
+ * Typical: arXiv:2202.00666; its order and its bound are those of
+ * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
  * are equal the lower id comes first, everywhere.
  *
@@ -40,7 +44,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, min_p; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */

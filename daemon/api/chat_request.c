@@ -47,6 +47,7 @@ static const struct number numbers[] = {
     { "repetition_penalty", 0, 100, true, AT(repetition_penalty) },
     { "temperature", 0, 2, false, AT(temperature) },
     { "top_p", 0, 1, false, AT(top_p) },
+    { "typical_p", 0, 1, false, AT(typical_p) },
 };
 #undef AT
 
@@ -55,10 +56,9 @@ static int get_numbers(const cJSON *tree, struct chat_request *r, struct api_err
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const struct number *n = &numbers[i];
         struct err err = { 0 };
-        double v, *to = (double *)((char *)r + n->at);
+        double v;
         int got = json_get_number(tree, n->name, &v, &err);
 
-        *to = NAN;
         if (got < 0)
             return refuse(e, n->name, &err);
         if (got == JSON_ABSENT)
@@ -67,7 +67,7 @@ static int get_numbers(const cJSON *tree, struct chat_request *r, struct api_err
             return api_error_set(e, 400, "invalid_value", n->name,
                                  "'%s' must be %s %g and at most %g, but is %g", n->name,
                                  n->above_min ? "above" : "at least", n->min, n->max, v);
-        *to = v;
+        *(double *)((char *)r + n->at) = v;
     }
     return 0;
 }
@@ -487,8 +487,9 @@ static int parse_tree(const char *body, size_t len, struct chat_request *ret, st
     struct err err = { 0 };
     int r;
 
-    *ret = (struct chat_request){ .n = 1, .temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN,
-                                  .presence_penalty = NAN, .frequency_penalty = NAN };
+    *ret = (struct chat_request){ .n = 1 };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        *(double *)((char *)ret + numbers[i].at) = NAN;
     r = json_parse(body, len, &body_limits, &ret->tree, &err);
     if (r == -ENOMEM)
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");

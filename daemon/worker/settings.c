@@ -16,6 +16,7 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "repetition_penalty", offsetof(struct sample_params, repetition_penalty), 0.01, 100 },
     { "temperature", offsetof(struct sample_params, temperature), 0, 100 },
     { "top_p", offsetof(struct sample_params, top_p), 0, 1 },
+    { "typical_p", offsetof(struct sample_params, typical_p), 0, 1 },
 };
 
 int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err)

@@ -1,0 +1,229 @@
+/* The sampler against a plain twin: doubles, every stage as it is written down,
+ * everything sorted. The twin works out the weights from the logits; from there
+ * on it takes the sampler's own, so that both decide about the same numbers. */
+#include "gen/engine.h"
+#include "gen/sampler.h"
+#include "tests/gen/rand.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VOCAB = 1777, HISTORY = 400 };
+
+struct candidate {
+    uint32_t id;
+    double w, order;            /* ascending */
+};
+
+static struct candidate twin[VOCAB];
+static size_t n_twin;
+static bool close_call;         /* something was decided by less than rounding may be */
+
+static int by_order(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    return x->order != y->order ? (x->order < y->order ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static double total(void)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n_twin; i++)
+        sum += twin[i].w;
+    return sum;
+}
+
+static void sort_by_weight(void)
+{
+    for (size_t i = 0; i < n_twin; i++)
+        twin[i].order = -twin[i].w;
+    qsort(twin, n_twin, sizeof twin[0], by_order);
+}
+
+/* The first in order whose probabilities reach p, or exceed it. */
+static void keep_mass(double p, bool above)
+{
+    double all = total(), sum = 0;
+    size_t k = 0;
+
+    while (k < n_twin && (k == 0 || (above ? sum <= p * all : sum < p * all)))
+        sum += twin[k++].w;
+    close_call |= fabs(sum / all - p) < 1e-7 || (k > 1 && fabs((sum - twin[k - 1].w) / all - p) < 1e-7);
+    n_twin = k;
+}
+
+static void drop_weightless(void)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_twin; i++)
+        if (twin[i].w > 0)
+            twin[n++] = twin[i];
+    n_twin = n;
+}
+
+static void twin_typical(double p)
+{
+    double all, entropy = 0;
+    size_t before;
+
+    drop_weightless();
+    all = total();
+    for (size_t i = 0; i < n_twin; i++)
+        entropy -= twin[i].w / all * log(twin[i].w / all);
+    for (size_t i = 0; i < n_twin; i++)
+        twin[i].order = fabs(-log(twin[i].w / all) - entropy);
+    qsort(twin, n_twin, sizeof twin[0], by_order);
+    before = n_twin;
+    keep_mass(p, true);
+    /* Equal weights are told apart by their ids; others so near are not. */
+    for (size_t i = 0; i < 4 && n_twin > i && n_twin < before; i++)
+        close_call |= twin[n_twin - 1 - i].w != twin[n_twin].w &&
+            twin[n_twin].order - twin[n_twin - 1 - i].order < 1e-5;
+}
+
+static void twin_filters(const struct sample_params *p)
+{
+    sort_by_weight();
+    if (p->top_p < 1)
+        keep_mass((double)p->top_p, false);
+    if (p->top_k > 0 && (size_t)p->top_k < n_twin)
+        n_twin = (size_t)p->top_k;
+    if (p->typical_p < 1)
+        twin_typical((double)p->typical_p);
+    sort_by_weight();
+    while (p->min_p > 0 && n_twin > 1 && twin[n_twin - 1].w < (double)(float)((float)twin[0].w * p->min_p))
+        n_twin--;
+}
+
+/* The logits after what changes them. */
+static void twin_logits(const struct sample_params *p, const float *logits, const int32_t *tokens, size_t n_prompt,
+                        size_t n, double *x)
+{
+    for (uint32_t i = 0; i < VOCAB; i++)
+        x[i] = (double)logits[i];
+    for (size_t i = 0; i < p->n_bias; i++)
+        if ((uint32_t)p->bias[i].token < VOCAB)
+            x[p->bias[i].token] += (double)p->bias[i].bias;
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        uint32_t all = 0, generated = 0;
+
+        for (size_t k = 0; k < n; k++)
+            if (tokens[k] == (int32_t)i) {
+                all++;
+                generated += k >= n_prompt;
+            }
+        x[i] /= (double)p->temperature;
+        if (all && p->repetition_penalty > 1)
+            x[i] = x[i] > 0 ? x[i] / (double)p->repetition_penalty : x[i] * (double)p->repetition_penalty;
+        if (generated)
+            x[i] -= (double)p->presence_penalty + generated * (double)p->frequency_penalty;
+    }
+}
+
+static float any(uint64_t *rng, const float *values, uint32_t n) { return values[rand_below(rng, n)]; }
+
+#define ANY(rng, ...) any(rng, (const float[]){ __VA_ARGS__ }, sizeof (float[]){ __VA_ARGS__ } / sizeof(float))
+
+static struct sample_params random_params(uint64_t *rng, const struct logit_bias *bias, size_t n_bias)
+{
+    struct sample_params p = sample_defaults;
+
+    p.has_seed = true;
+    p.seed = rand_next(rng);
+    p.temperature = ANY(rng, 1, 1, 0.3f, 0.7f, 1.5f);
+    p.top_p = ANY(rng, 1, 1, 1, 0.99f, 0.9f, 0.5f, 0.01f);
+    p.top_k = (int32_t)ANY(rng, 0, 0, 0, 1, 2, 40, 1000, VOCAB);
+    p.typical_p = ANY(rng, 1, 1, 0.95f, 0.5f, 0.2f, 0);
+    p.min_p = ANY(rng, 0, 0, 0.02f, 0.3f, 1);
+    p.repetition_penalty = ANY(rng, 1, 1, 1.2f);
+    p.presence_penalty = ANY(rng, 0, 0, 0.7f, -0.5f);
+    p.frequency_penalty = ANY(rng, 0, 0, 0.3f);
+    p.bias = bias;
+    p.n_bias = rand_below(rng, 2) ? n_bias : 0;
+    return p;
+}
+
+static void random_logits(uint64_t *rng, int round, float *logits)
+{
+    double wide = 0.5 + rand_unit(rng) * 8;
+
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        logits[i] = (float)((rand_unit(rng) + rand_unit(rng) + rand_unit(rng) - 1.5) * wide);
+        if (round % 4 == 0)
+            logits[i] = roundf(logits[i]);          /* many equals */
+        if (round % 3 == 0 && rand_below(rng, 20) == 0)
+            logits[i] = -INFINITY;
+    }
+    logits[rand_below(rng, VOCAB)] = (float)(wide * 1.6);
+}
+
+static void compare_weights(const double *x, const float *weights, int round)
+{
+    double max = -INFINITY;
+
+    for (uint32_t i = 0; i < VOCAB; i++)
+        max = fmax(max, x[i]);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        cr_assert(lt(dbl, fabs((double)weights[i] - exp(x[i] - max)), 4e-6), "round %d, token %u", round, i);
+}
+
+static void compare_candidates(const uint32_t *ids, size_t n, int round)
+{
+    if (close_call)
+        return;
+    cr_assert(eq(sz, n, n_twin), "round %d", round);
+    qsort(twin, n_twin, sizeof twin[0], by_id);
+    for (size_t i = 0; i < n && ids; i++)
+        cr_assert(eq(u32, ids[i], twin[i].id), "round %d", round);
+}
+
+Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout = 240)
+{
+    const struct logit_bias bias[] = { { 5, -100 }, { 6, 2.5f }, { 700, -3 }, { VOCAB, 9 }, { 8, -INFINITY } };
+    CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    static float logits[VOCAB];
+    static double x[VOCAB];
+    int32_t tokens[HISTORY];
+    uint64_t rng = 11;
+    int n_close = 0;
+
+    cr_assert(zero(int, sampler_work_open(VOCAB, &w, NULL)));
+    for (int round = 0; round < 1500; round++) {
+        struct sample_params p = random_params(&rng, bias, sizeof bias / sizeof bias[0]);
+        CLEANUP(sampler_close) struct sampler *s = NULL;
+        size_t n_prompt = rand_below(&rng, HISTORY / 2), n_tokens = n_prompt + rand_below(&rng, HISTORY / 2), n;
+        const uint32_t *ids;
+        const float *weights;
+
+        for (size_t i = 0; i < n_tokens; i++)
+            tokens[i] = (int32_t)rand_below(&rng, 30);
+        random_logits(&rng, round, logits);
+        cr_assert(zero(int, sampler_open(&p, tokens, n_prompt, HISTORY, &s, NULL)));
+        for (size_t i = n_prompt; i < n_tokens; i++)
+            sampler_accept(s, tokens[i]);
+        cr_assert(zero(int, sampler_candidates(s, w, logits, &ids, &n, &weights)));
+        twin_logits(&p, logits, tokens, n_prompt, n_tokens, x);
+        compare_weights(x, weights, round);
+        close_call = false;
+        n_twin = VOCAB;
+        for (uint32_t i = 0; i < VOCAB; i++)
+            twin[i] = (struct candidate){ .id = i, .w = (double)weights[i] };
+        twin_filters(&p);
+        compare_candidates(ids, n, round);
+        n_close += close_call;
+    }
+    cr_expect(lt(int, n_close, 150));
+}
