@@ -8,7 +8,7 @@
 #include <string.h>
 
 const struct sample_params sample_defaults = {
-    .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1,
+    .temperature = 1, .top_p = 1, .typical_p = 1, .xtc_threshold = 0.1f, .repetition_penalty = 1,
 };
 
 static const struct {

@@ -86,6 +86,8 @@ struct sample_params {
     float top_p;                    /* 1: off; below 1e-8: greedy */
     float typical_p;                /* 1: off */
     float min_p;                    /* 0: off */
+    float xtc_probability;          /* 0: off */
+    float xtc_threshold;            /* above 0.5: off */
     float repetition_penalty;       /* 1: off; over prompt and generated tokens */
     float presence_penalty, frequency_penalty;      /* 0: off; over generated tokens */
     int32_t top_k;                  /* 0 or less: off */

@@ -60,6 +60,7 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
         .top_k = p->top_k > 0,
         .typical = p->typical_p < 1,
         .min_p = p->min_p > 0,
+        .xtc = p->xtc_probability > 0 && p->xtc_threshold <= 0.5f,
     };
 }
 
@@ -100,10 +101,13 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Uniform in [0, 1). */
-static double draw(const struct sampler *s)
+/* Uniform in [0, 1), one for each step and stream. */
+enum stream { STREAM_TOKEN, STREAM_XTC };
+static double draw(const struct sampler *s, enum stream stream)
 {
-    return (double)(mix(s->key + (s->n_generated + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
+    uint64_t key = stream ? mix(s->key ^ stream) : s->key;
+
+    return (double)(mix(key + (s->n_generated + 1) * 0x9E3779B97F4A7C15u) >> 11) * 0x1p-53;
 }
 
 static int params_check(const struct sample_params *p, struct err *err)
@@ -113,6 +117,8 @@ static int params_check(const struct sample_params *p, struct err *err)
         { "top_p", p->top_p },
         { "typical_p", p->typical_p },
         { "min_p", p->min_p },
+        { "xtc_probability", p->xtc_probability },
+        { "xtc_threshold", p->xtc_threshold },
         { "repetition_penalty", p->repetition_penalty },
         { "presence_penalty", p->presence_penalty },
         { "frequency_penalty", p->frequency_penalty },
@@ -487,13 +493,39 @@ static size_t keep_min_p(struct sampler_work *w, size_t n, float min_p)
     return kept;
 }
 
+/* Of those that reach the threshold only the last in descending order stays:
+ * there is then a choice, and nothing unlikely takes the place of the best. */
+static size_t exclude_top(struct sampler_work *w, size_t n, float threshold)
+{
+    float least = INFINITY;
+    uint32_t last = 0;
+    double total = 0, bound;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < n; i++)
+        total += (double)w->x[w->ids[i]];
+    bound = (double)threshold * total;
+    for (size_t i = 0; i < n; i++) {
+        float x = w->x[w->ids[i]];
+
+        if ((double)x >= bound && x <= least) {
+            least = x;
+            last = w->ids[i];
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if ((double)w->x[w->ids[i]] < bound || w->ids[i] == last)
+            w->ids[kept++] = w->ids[i];
+    return kept;
+}
+
 /* Fills w->ids with the tokens that the filters keep; returns their number. */
-static size_t filter(const struct sampler *s, struct sampler_work *w, double total)
+static size_t filter(const struct sampler *s, struct sampler_work *w, double total, bool xtc)
 {
     const struct sample_params *p = &s->params;
     struct cut_limits l = { .most = s->plan.top_k ? (size_t)p->top_k : w->vocab_size,
                             .mass = s->plan.top_p ? (double)p->top_p * total : INFINITY };
-    float least = s->plan.typical ? FLT_MIN : 0;
+    float least = s->plan.typical || xtc ? FLT_MIN : 0;
     size_t n = 0;
 
     /* All tokens below this weigh less than what top-p leaves out. */
@@ -514,7 +546,7 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
         n = keep_typical(w, n, (double)p->typical_p);
         n = s->plan.min_p ? keep_min_p(w, n, p->min_p) : n;
     }
-    return n;
+    return xtc ? exclude_top(w, n, p->xtc_threshold) : n;
 }
 
 /* Biased, scaled and penalised logits in w->x. */
@@ -534,6 +566,7 @@ static void prepare(const struct sampler *s, struct sampler_work *w, const float
 int sampler_candidates(const struct sampler *s, struct sampler_work *w, const float *logits,
                        const uint32_t **ret_ids, size_t *ret_n, const float **ret_weights)
 {
+    bool xtc = s->plan.xtc && draw(s, STREAM_XTC) < (double)s->params.xtc_probability;
     double total;
     float max;
     int r;
@@ -546,8 +579,8 @@ int sampler_candidates(const struct sampler *s, struct sampler_work *w, const fl
     *ret_ids = NULL;
     *ret_n = w->vocab_size;
     *ret_weights = w->x;
-    if (s->plan.top_p || s->plan.top_k || s->plan.typical || s->plan.min_p) {
-        *ret_n = filter(s, w, total);
+    if (s->plan.top_p || s->plan.top_k || s->plan.typical || s->plan.min_p || xtc) {
+        *ret_n = filter(s, w, total, xtc);
         *ret_ids = w->ids;
     }
     return 0;
@@ -560,7 +593,7 @@ static int32_t draw_any(const struct sampler *s, const struct sampler_work *w)
 
     for (uint32_t b = 0; b < w->n_blocks; b++)
         total += w->mass[b];
-    at = draw(s) * total;
+    at = draw(s, STREAM_TOKEN) * total;
     for (uint32_t b = 0; b < w->n_blocks; b++) {
         if (at >= w->mass[b]) {
             at -= w->mass[b];
@@ -589,7 +622,7 @@ static int32_t draw_of(const struct sampler *s, const struct sampler_work *w, si
 
     for (size_t i = 0; i < n; i++)
         total += (double)w->x[w->ids[i]];
-    at = draw(s) * total;
+    at = draw(s, STREAM_TOKEN) * total;
     for (size_t i = 0; i < n; i++) {
         if (w->x[w->ids[i]] <= 0)
             continue;

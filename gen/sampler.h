@@ -12,15 +12,17 @@
  *     typical              fewest tokens, the nearest to the entropy of what is left in their
  *                          surprise first, whose probabilities exceed t      t < 1
  *     min-p                at least m times the best one's probability               m > 0
+ *     XTC                  in some steps (a draw of its own): of the tokens of a probability of
+ *                          at least x only the least likely one     chance > 0, x <= 0.5
  *
- * (llama.cpp: logit bias, penalties, top-k, typical, top-p, min-p, temperature.
- * Typical: arXiv:2202.00666; its order and its bound are those of
+ * (llama.cpp: logit bias, penalties, top-k, typical, top-p, min-p, XTC,
+ * temperature. Typical: arXiv:2202.00666; its order and its bound are those of
  * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
  * are equal the lower id comes first, everywhere.
  *
  * Draw n of a sequence is a function of the seed and n alone (splitmix64 as a
- * counter), so a seeded request gives the same tokens whatever else runs, and
+ * counter; XTC's chance is another such function), so a seeded request gives the same tokens whatever else runs, and
  * a sequence can go on elsewhere from its tokens.
  *
  * Cost     a few passes over the vocabulary and never a sort of it: what top-p
@@ -44,7 +46,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */

@@ -48,6 +48,8 @@ static const struct number numbers[] = {
     { "temperature", 0, 2, false, AT(temperature) },
     { "top_p", 0, 1, false, AT(top_p) },
     { "typical_p", 0, 1, false, AT(typical_p) },
+    { "xtc_probability", 0, 1, false, AT(xtc_probability) },
+    { "xtc_threshold", 0, 1, false, AT(xtc_threshold) },
 };
 #undef AT
 

@@ -63,7 +63,7 @@ struct chat_request {
     bool in_full_only;          /* it asks for what a worker of version 1 would pass over */
 
     /* NAN: absent */
-    double temperature, top_p, typical_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, repetition_penalty, presence_penalty, frequency_penalty;
     bool has_top_k, has_seed, has_max_tokens;
     int64_t top_k, seed, max_tokens;
     const char *stops[CHAT_MAX_STOPS];

@@ -17,6 +17,8 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "temperature", offsetof(struct sample_params, temperature), 0, 100 },
     { "top_p", offsetof(struct sample_params, top_p), 0, 1 },
     { "typical_p", offsetof(struct sample_params, typical_p), 0, 1 },
+    { "xtc_probability", offsetof(struct sample_params, xtc_probability), 0, 1 },
+    { "xtc_threshold", offsetof(struct sample_params, xtc_threshold), 0, 1 },
 };
 
 int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err)

@@ -167,7 +167,8 @@ static const struct accepted accepted[] = {
            "\"frequency_penalty\":2,\"repetition_penalty\":1.1,\"top_k\":0"),
       SENT(",\"frequency_penalty\":2,\"min_p\":0.05,\"presence_penalty\":-2,"
            "\"repetition_penalty\":1.1,\"temperature\":0.5,\"top_p\":1,\"top_k\":0") },
-    { BODY(",\"typical_p\":0.95"), SENT(",\"typical_p\":0.95") },
+    { BODY(",\"typical_p\":0.95,\"xtc_threshold\":0.2,\"xtc_probability\":0.5"),
+      SENT(",\"typical_p\":0.95,\"xtc_probability\":0.5,\"xtc_threshold\":0.2") },
     { BODY(",\"max_tokens\":3"), SENT(",\"max_tokens\":3") },
     { BODY(",\"max_tokens\":3,\"max_completion_tokens\":7"), SENT(",\"max_tokens\":7") },
     { BODY(",\"max_completion_tokens\":7.0"), SENT(",\"max_tokens\":7") },
@@ -248,7 +249,7 @@ Test(api_request, no_type_of_any_field_does_harm)
 {
     static const char *const fields[] = {
         "model", "messages", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
-        "frequency_penalty", "repetition_penalty", "typical_p", "max_tokens", "max_completion_tokens", "stop",
+        "frequency_penalty", "repetition_penalty", "typical_p", "xtc_probability", "xtc_threshold", "max_tokens", "max_completion_tokens", "stop",
         "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
         "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
         "logit_bias", "stop_token_ids", "ignore_eos", "documents", "chat_template_kwargs",

@@ -263,6 +263,7 @@ Test(worker_generate, each_bad_field_is_a_400_that_names_it)
         { "{\"prompt\":\"a\",\"temperature\":\"hot\"}", "temperature", "'temperature' must be a number, but is a string" },
         { "{\"prompt\":\"a\",\"top_p\":1.5}", "top_p", "'top_p' must be between 0 and 1, but is 1.5" },
         { "{\"prompt\":\"a\",\"typical_p\":-0.5}", "typical_p", "'typical_p' must be between 0 and 1, but is -0.5" },
+        { "{\"prompt\":\"a\",\"xtc_threshold\":2}", "xtc_threshold", "'xtc_threshold' must be between 0 and 1, but is 2" },
         { "{\"prompt\":\"a\",\"top_k\":1.5}", "top_k", "'top_k' must be an integer, but is 1.5" },
         { "{\"prompt\":\"a\",\"seed\":true}", "seed", "'seed' must be an integer, but is a boolean" },
         { "{\"prompt\":\"a\",\"stop\":5}", "stop", "'stop' must be a string or an array of strings, but is a number" },

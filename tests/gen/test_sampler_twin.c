@@ -94,6 +94,22 @@ static void twin_typical(double p)
             twin[n_twin].order - twin[n_twin - 1 - i].order < 1e-5;
 }
 
+static void twin_xtc(double threshold)
+{
+    double all;
+    size_t n = 0;
+
+    drop_weightless();
+    all = total();
+    sort_by_weight();
+    while (n < n_twin && twin[n].w >= threshold * all)
+        n++;
+    if (n < 2)
+        return;
+    n_twin -= n - 1;
+    memmove(twin, twin + n - 1, n_twin * sizeof twin[0]);
+}
+
 static void twin_filters(const struct sample_params *p)
 {
     sort_by_weight();
@@ -106,6 +122,8 @@ static void twin_filters(const struct sample_params *p)
     sort_by_weight();
     while (p->min_p > 0 && n_twin > 1 && twin[n_twin - 1].w < (double)(float)((float)twin[0].w * p->min_p))
         n_twin--;
+    if (p->xtc_probability > 0 && p->xtc_threshold <= 0.5f)
+        twin_xtc((double)p->xtc_threshold);
 }
 
 /* The logits after what changes them. */
@@ -148,6 +166,8 @@ static struct sample_params random_params(uint64_t *rng, const struct logit_bias
     p.top_k = (int32_t)ANY(rng, 0, 0, 0, 1, 2, 40, 1000, VOCAB);
     p.typical_p = ANY(rng, 1, 1, 0.95f, 0.5f, 0.2f, 0);
     p.min_p = ANY(rng, 0, 0, 0.02f, 0.3f, 1);
+    p.xtc_probability = ANY(rng, 0, 0, 1);
+    p.xtc_threshold = ANY(rng, 0.1f, 0.01f, 0.3f, 0, 0.5f, 0.51f);
     p.repetition_penalty = ANY(rng, 1, 1, 1.2f);
     p.presence_penalty = ANY(rng, 0, 0, 0.7f, -0.5f);
     p.frequency_penalty = ANY(rng, 0, 0, 0.3f);
@@ -226,4 +246,31 @@ Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout
         n_close += close_call;
     }
     cr_expect(lt(int, n_close, 150));
+}
+
+/* Of two tokens above the threshold the better one is left out in so many steps. */
+Test(sampler_twin, xtc_comes_as_often_as_it_is_asked_to)
+{
+    enum { STEPS = 20000 };
+    const float logits[4] = { 2, 1.9f, -8, -9 };
+    CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    CLEANUP(sampler_close) struct sampler *s = NULL;
+    struct sample_params p = sample_defaults;
+    double share = 1 / (1 + exp((double)(1.9f - 2.f))), want;
+    int first = 0;
+
+    p.has_seed = true;
+    p.seed = 4;
+    p.xtc_probability = 0.3f;
+    cr_assert(zero(int, sampler_work_open(4, &w, NULL)));
+    cr_assert(zero(int, sampler_open(&p, NULL, 0, STEPS, &s, NULL)));
+    for (int i = 0; i < STEPS; i++) {
+        int32_t token = -1;
+
+        cr_assert(zero(int, sampler_pick(s, w, logits, &token)));
+        sampler_accept(s, token);
+        first += token == 0;
+    }
+    want = STEPS * 0.7 * share;
+    cr_expect(lt(dbl, fabs(first - want), 5 * sqrt(want)));
 }
