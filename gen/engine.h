@@ -91,6 +91,13 @@ struct sample_params {
     float repetition_penalty;       /* 1: off; over prompt and generated tokens */
     float presence_penalty, frequency_penalty;      /* 0: off; over generated tokens */
     int32_t top_k;                  /* 0 or less: off */
+    int32_t repeat_last_n;          /* tokens that the three penalties look at; -1: all */
+    float dry_multiplier;           /* 0: off */
+    float dry_base;                 /* below 1: off */
+    int32_t dry_allowed_length;     /* tokens that may be repeated */
+    int32_t dry_penalty_last_n;     /* tokens to look for repetitions in; 0: off; -1: all */
+    const char *const *dry_breakers;        /* texts that end a sequence; NULL: dry_default_breakers */
+    size_t n_dry_breakers;
     bool has_seed;
     uint64_t seed;
     const struct logit_bias *bias;  /* added to the logits before all else, copied; -infinity: never */

@@ -21,6 +21,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "conv/chat.h"
+#include "gen/dry.h"
 #include "gen/engine_ops.h"
 #include "gen/kv.h"
 #include "gen/memory.h"
@@ -92,6 +93,7 @@ struct cpu {
     struct model *model;
     struct kv *kv;
     struct sampler_work *work;
+    struct dry_breakers *breakers;              /* those asked for last; of the caller's thread */
     struct engine_pulse *pulse, own_pulse;
     void (*notify)(void *user);
     void *notify_user;
@@ -494,7 +496,28 @@ static void *copy(const void *data, size_t n, size_t size)
     return to;
 }
 
-static int seq_new(const struct cpu *e, const struct engine_request *req, struct engine_seq **ret,
+/* Making them goes over the whole vocabulary, and most requests name the same ones or none. */
+static int take_breakers(struct cpu *e, const struct sample_params *p, struct sampler *s, struct err *err)
+{
+    const char *const *texts = p->dry_breakers ? p->dry_breakers : dry_default_breakers;
+    size_t n = p->dry_breakers ? p->n_dry_breakers : DRY_N_DEFAULT;
+    struct dry_breakers *b;
+    int r;
+
+    if (!sampler_plan(p).dry)
+        return 0;
+    if (!e->breakers || !dry_breakers_are(e->breakers, texts, n)) {
+        r = dry_breakers_open(e->tokenizer, texts, n, &b, err);
+        if (r < 0)
+            return r;
+        dry_breakers_close(e->breakers);
+        e->breakers = b;
+    }
+    sampler_set_breakers(s, e->breakers);
+    return 0;
+}
+
+static int seq_new(struct cpu *e, const struct engine_request *req, struct engine_seq **ret,
                    struct err *err)
 {
     CLEANUP(seq_free) struct engine_seq *q = calloc(1, sizeof *q);
@@ -513,7 +536,7 @@ static int seq_new(const struct cpu *e, const struct engine_request *req, struct
     if (r < 0)
         return r;
     r = sampler_open(&req->sample, req->tokens, req->n_tokens, req->max_tokens, &q->sampler, err);
-    if (r < 0)
+    if (r < 0 || (r = take_breakers(e, &req->sample, q->sampler, err)) < 0)
         return r;
     q->prompt = copy(req->tokens, req->n_tokens, sizeof q->prompt[0]);
     q->stop_tokens = copy(req->stop_tokens, req->n_stop_tokens, sizeof q->stop_tokens[0]);
@@ -724,6 +747,7 @@ static void cpu_close(struct engine *engine)
     }
     sched_close(e->sched);
     sampler_work_close(e->work);
+    dry_breakers_close(e->breakers);
     kv_close(e->kv);
     model_close(e->model);
     chat_free(e->engine.info.chat);

@@ -2,6 +2,7 @@
 
 #include "base/err.h"
 #include "base/id.h"
+#include "gen/dry.h"
 #include "gen/engine.h"
 
 #include <errno.h>
@@ -35,7 +36,8 @@ struct sampler_work {
 
 struct seen {
     int32_t token;
-    uint32_t generated;         /* how often; 0: in the prompt only */
+    uint32_t total, generated;  /* how often, of the tokens that count */
+    uint32_t repeats;           /* while DRY looks: 1 + the length of the longest match */
 };
 
 struct sampler {
@@ -46,6 +48,12 @@ struct sampler {
     size_t n_seen, cap, mask;
     struct seen *seen;          /* [cap], as they came; none when no penalty asks */
     uint32_t *slots;            /* [mask + 1]: 1 + index into seen, open addressing */
+    int32_t *text;              /* [cap]: all tokens, where a window or DRY asks */
+    size_t n_prompt, n_text;
+    struct dry_breakers *breakers;
+    size_t dry_most;            /* tokens that DRY looks at */
+    uint32_t *z;                /* [dry_most] */
+    struct dry_match *matches;  /* [dry_most] */
 };
 
 struct sampler_plan sampler_plan(const struct sample_params *p)
@@ -60,6 +68,8 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
         .top_k = p->top_k > 0,
         .typical = p->typical_p < 1,
         .min_p = p->min_p > 0,
+        .dry = p->dry_multiplier > 0 && p->dry_base >= 1 && p->dry_penalty_last_n != 0,
+        .window = p->repeat_last_n >= 0,
         .xtc = p->xtc_probability > 0 && p->xtc_threshold <= 0.5f,
     };
 }
@@ -119,6 +129,8 @@ static int params_check(const struct sample_params *p, struct err *err)
         { "min_p", p->min_p },
         { "xtc_probability", p->xtc_probability },
         { "xtc_threshold", p->xtc_threshold },
+        { "dry_multiplier", p->dry_multiplier },
+        { "dry_base", p->dry_base },
         { "repetition_penalty", p->repetition_penalty },
         { "presence_penalty", p->presence_penalty },
         { "frequency_penalty", p->frequency_penalty },
@@ -133,34 +145,80 @@ static int params_check(const struct sample_params *p, struct err *err)
     return 0;
 }
 
-static struct seen *find(struct sampler *s, int32_t token)
+/* The slot of a token that is there or could be put there. */
+static size_t slot_of(const struct sampler *s, int32_t token)
 {
     size_t i = mix((uint32_t)token) & s->mask;
 
     while (s->slots[i] && s->seen[s->slots[i] - 1].token != token)
         i = (i + 1) & s->mask;
+    return i;
+}
+
+/* Of a token of the text. */
+static struct seen *lookup(const struct sampler *s, int32_t token)
+{
+    return &s->seen[s->slots[slot_of(s, token)] - 1];
+}
+
+static struct seen *find(struct sampler *s, int32_t token)
+{
+    size_t i = slot_of(s, token);
+
     if (!s->slots[i]) {
-        if (s->n_seen == s->cap)
-            return NULL;
         s->seen[s->n_seen++] = (struct seen){ .token = token };
         s->slots[i] = (uint32_t)s->n_seen;
     }
     return &s->seen[s->slots[i] - 1];
 }
 
+static bool penalises(const struct sampler_plan *plan)
+{
+    return plan->repetition || plan->counts;
+}
+
 static int open_table(struct sampler *s, size_t n_prompt, size_t max_tokens)
 {
+    const struct sample_params *p = &s->params;
     size_t n, n_slots = 16;
 
     if (__builtin_add_overflow(n_prompt, max_tokens, &n) || n > UINT32_MAX / 4)
         return -ENOMEM;
     while (n_slots < 2 * n)
         n_slots *= 2;
-    s->seen = calloc(n ? n : 1, sizeof s->seen[0]);
-    s->slots = calloc(n_slots, sizeof s->slots[0]);
     s->cap = n;
     s->mask = n_slots - 1;
-    return s->seen && s->slots ? 0 : -ENOMEM;
+    n += n == 0;
+    s->seen = calloc(n, sizeof s->seen[0]);
+    s->slots = calloc(n_slots, sizeof s->slots[0]);
+    s->text = calloc(n, sizeof s->text[0]);
+    if (s->plan.dry) {
+        s->dry_most = p->dry_penalty_last_n > 0 && (size_t)p->dry_penalty_last_n < n ? (size_t)p->dry_penalty_last_n : n;
+        s->z = calloc(s->dry_most, sizeof s->z[0]);
+        s->matches = calloc(s->dry_most, sizeof s->matches[0]);
+    }
+    return s->seen && s->slots && s->text && (!s->plan.dry || (s->z && s->matches)) ? 0 : -ENOMEM;
+}
+
+/* Takes a token in, and out again what the window leaves behind. */
+static void count(struct sampler *s, int32_t token, bool generated)
+{
+    size_t window = s->plan.window ? (size_t)s->params.repeat_last_n : s->cap;
+    struct seen *seen;
+
+    if (s->n_text == s->cap)
+        return;
+    seen = find(s, token);
+    s->text[s->n_text++] = token;
+    seen->total++;
+    seen->generated += generated;
+    if (s->n_text > window) {
+        size_t out = s->n_text - 1 - window;
+
+        seen = find(s, s->text[out]);
+        seen->total--;
+        seen->generated -= out >= s->n_prompt;
+    }
 }
 
 int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_prompt,
@@ -175,6 +233,8 @@ int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_
     if (!s)
         return err_set(err, -ENOMEM, "no memory for a sampler");
     s->params = *p;
+    s->params.bias = NULL;
+    s->params.dry_breakers = NULL;
     s->plan = sampler_plan(p);
     if (s->plan.bias) {
         s->bias = calloc(p->n_bias, sizeof s->bias[0]);
@@ -184,13 +244,14 @@ int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_
     }
     /* Twice mixed, so that the draws of neighbouring seeds have nothing in common. */
     s->key = mix(mix((p->has_seed ? p->seed : id_random_u64()) ^ 0x6A09E667F3BCC909u));
-    if (s->plan.repetition || s->plan.counts) {
-        r = open_table(s, s->plan.repetition ? n_prompt : 0, max_tokens);
+    if (penalises(&s->plan) || s->plan.dry) {
+        s->n_prompt = n_prompt;
+        r = open_table(s, n_prompt, max_tokens);
         if (r < 0)
             return err_set(err, r, "no memory to count %zu tokens", n_prompt + max_tokens);
+        for (size_t i = 0; i < n_prompt; i++)
+            count(s, prompt[i], false);
     }
-    for (size_t i = 0; s->plan.repetition && i < n_prompt; i++)
-        find(s, prompt[i]);
     *ret = STEAL(s);
     return 0;
 }
@@ -202,15 +263,54 @@ void sampler_close(struct sampler *s)
     free(s->bias);
     free(s->seen);
     free(s->slots);
+    free(s->text);
+    dry_breakers_close(s->breakers);
+    free(s->z);
+    free(s->matches);
     free(s);
+}
+
+void sampler_set_breakers(struct sampler *s, struct dry_breakers *b)
+{
+    dry_breakers_close(s->breakers);
+    s->breakers = dry_breakers_ref(b);
+}
+
+static void *copy(const void *from, size_t n, size_t size, bool *failed)
+{
+    void *to = from ? malloc(n * size + 1) : NULL;
+
+    if (to)
+        memcpy(to, from, n * size);
+    *failed |= from && !to;
+    return to;
+}
+
+int sampler_copy(const struct sampler *s, struct sampler **ret, struct err *err)
+{
+    CLEANUP(sampler_close) struct sampler *c = malloc(sizeof *c);
+    bool failed = false;
+
+    if (!c)
+        return err_set(err, -ENOMEM, "no memory for a sampler");
+    *c = *s;
+    c->bias = copy(s->bias, s->params.n_bias, sizeof c->bias[0], &failed);
+    c->seen = copy(s->seen, s->cap, sizeof c->seen[0], &failed);
+    c->slots = copy(s->slots, s->mask + 1, sizeof c->slots[0], &failed);
+    c->text = copy(s->text, s->cap, sizeof c->text[0], &failed);
+    c->breakers = dry_breakers_ref(s->breakers);
+    c->z = copy(s->z, s->dry_most, sizeof c->z[0], &failed);
+    c->matches = copy(s->matches, s->dry_most, sizeof c->matches[0], &failed);
+    if (failed)
+        return err_set(err, -ENOMEM, "no memory for a sampler");
+    *ret = STEAL(c);
+    return 0;
 }
 
 void sampler_accept(struct sampler *s, int32_t token)
 {
-    struct seen *seen = s->slots ? find(s, token) : NULL;
-
-    if (seen)
-        seen->generated++;
+    if (s->text)
+        count(s, token, true);
     s->n_generated++;
 }
 
@@ -345,17 +445,52 @@ static void penalise(const struct sampler *s, struct sampler_work *w)
 {
     const struct sample_params *p = &s->params;
 
-    for (size_t i = 0; i < s->n_seen; i++) {
+    for (size_t i = 0; i < s->n_seen && penalises(&s->plan); i++) {
         const struct seen *seen = &s->seen[i];
         float *x;
 
-        if (seen->token < 0 || (uint32_t)seen->token >= w->vocab_size)
+        if (!seen->total || (uint32_t)seen->token >= w->vocab_size)
             continue;
         x = &w->x[seen->token];
         if (s->plan.repetition)
             *x = *x > 0 ? *x / p->repetition_penalty : *x * p->repetition_penalty;
         if (seen->generated)
             *x -= p->presence_penalty + (float)seen->generated * p->frequency_penalty;
+    }
+}
+
+/* m * b^(n - a), with the exponent kept where a float can follow. */
+static float dry_penalty(const struct sample_params *p, uint32_t length)
+{
+    double n = (double)length - p->dry_allowed_length;
+
+    if (p->dry_base > 1.000001f)
+        n = fmin(n, floor(88.7228391 / log((double)p->dry_base)));
+    return p->dry_multiplier * (float)pow((double)p->dry_base, n);
+}
+
+static void stop_repeating(const struct sampler *s, struct sampler_work *w, float scale)
+{
+    size_t n = s->n_text < s->dry_most ? s->n_text : s->dry_most;
+
+    if (!s->plan.dry)
+        return;
+    n = dry_find(s->text + s->n_text - n, n, s->breakers, (uint32_t)s->params.dry_allowed_length, s->z, s->matches);
+    for (size_t i = 0; i < n; i++) {
+        struct seen *seen = lookup(s, s->matches[i].token);
+
+        if (s->matches[i].length >= seen->repeats)
+            seen->repeats = s->matches[i].length + 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct seen *seen = lookup(s, s->matches[i].token);
+
+        /* Once for each token: the longest. */
+        if (seen->repeats != s->matches[i].length + 1)
+            continue;
+        seen->repeats = 0;
+        if ((uint32_t)seen->token < w->vocab_size && !dry_breakers_hold(s->breakers, seen->token))
+            w->x[seen->token] -= dry_penalty(&s->params, s->matches[i].length) * scale;
     }
 }
 
@@ -561,6 +696,7 @@ static void prepare(const struct sampler *s, struct sampler_work *w, const float
         w->x[i] = logits[i] * scale;
     add_bias(s, w, scale);
     penalise(s, w);
+    stop_repeating(s, w, scale);
 }
 
 int sampler_candidates(const struct sampler *s, struct sampler_work *w, const float *logits,

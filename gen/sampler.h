@@ -7,6 +7,9 @@
  *     temperature          x / T                  T >= 1e-5 and not 1
  *     repetition penalty   x > 0: x / r, else x * r      r > 1; prompt and generated tokens
  *     presence, frequency  x - p - n * f          tokens generated before, n times
+ *                          (all three only of the last so many tokens, if so asked)
+ *     DRY                  x - m * b^(n - a) / T  tokens that would make a repetition of n > a
+ *                          tokens n + 1 long (dry.h)      m > 0
  *     top-p                fewest tokens, best first, whose probabilities reach p    p < 1
  *     top-k                the k best             k > 0
  *     typical              fewest tokens, the nearest to the entropy of what is left in their
@@ -15,7 +18,7 @@
  *     XTC                  in some steps (a draw of its own): of the tokens of a probability of
  *                          at least x only the least likely one     chance > 0, x <= 0.5
  *
- * (llama.cpp: logit bias, penalties, top-k, typical, top-p, min-p, XTC,
+ * (llama.cpp: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
  * temperature. Typical: arXiv:2202.00666; its order and its bound are those of
  * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
@@ -39,6 +42,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct dry_breakers;
 struct engine_logprob;
 struct err;
 struct sample_params;
@@ -46,7 +50,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */
@@ -61,6 +65,11 @@ int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_
                  size_t max_tokens, struct sampler **ret, struct err *err);
 void sampler_close(struct sampler *s);              /* NULL is fine */
 DEFINE_CLEANUP(struct sampler *, sampler_close)
+
+/* What DRY stops at; taken a reference to. Without it: nowhere. */
+void sampler_set_breakers(struct sampler *s, struct dry_breakers *b);
+/* One that goes on from here as `s` does. -ENOMEM. */
+int sampler_copy(const struct sampler *s, struct sampler **ret, struct err *err);
 
 /* The next token; changes nothing in `s`. 0; -EDOM when the logits hold NaN or
  * +infinity, or nothing above -infinity. */

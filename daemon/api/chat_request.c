@@ -41,6 +41,8 @@ struct number {
 
 #define AT(field) offsetof(struct chat_request, field)
 static const struct number numbers[] = {
+    { "dry_base", 0, 100, false, AT(dry_base) },
+    { "dry_multiplier", 0, 100, false, AT(dry_multiplier) },
     { "frequency_penalty", -2, 2, false, AT(frequency_penalty) },
     { "min_p", 0, 1, false, AT(min_p) },
     { "presence_penalty", -2, 2, false, AT(presence_penalty) },
@@ -50,6 +52,12 @@ static const struct number numbers[] = {
     { "typical_p", 0, 1, false, AT(typical_p) },
     { "xtc_probability", 0, 1, false, AT(xtc_probability) },
     { "xtc_threshold", 0, 1, false, AT(xtc_threshold) },
+};
+
+static const struct integer { const char *name; int64_t min, max; size_t at; } integers[] = {
+    { "dry_allowed_length", 0, INT32_MAX, AT(dry_allowed_length) },
+    { "dry_penalty_last_n", -1, INT32_MAX, AT(dry_penalty_last_n) },
+    { "repeat_last_n", -1, INT32_MAX, AT(repeat_last_n) },
 };
 #undef AT
 
@@ -92,6 +100,17 @@ static int get_bool(const cJSON *tree, const char *name, bool *ret, struct api_e
     struct err err = { 0 };
 
     return json_get_bool(tree, name, ret, &err) < 0 ? refuse(e, name, &err) : 0;
+}
+
+static int get_integers(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    bool set;
+
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++)
+        if (get_int(tree, integers[i].name, integers[i].min, integers[i].max, (int64_t *)((char *)r + integers[i].at),
+                    &set, e) < 0)
+            return -EINVAL;
+    return 0;
 }
 
 static int get_counts(const cJSON *tree, struct chat_request *r, struct api_error *e)
@@ -178,6 +197,28 @@ static int get_stop_tokens(const cJSON *tree, struct chat_request *r, struct api
                                  "'stop_token_ids' may hold at most %d ids", CHAT_MAX_STOP_TOKENS);
         r->stop_tokens[r->n_stop_tokens++] = (int64_t)d;
     }
+    return 0;
+}
+
+static int get_breakers(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    static const char name[] = "dry_sequence_breakers";
+    const cJSON *item;
+    struct err err = { 0 };
+    int n = 0;
+
+    if (json_get_array(tree, name, &r->breakers, &err) < 0)
+        return refuse(e, name, &err);
+    cJSON_ArrayForEach(item, r->breakers)
+    {
+        size_t len = cJSON_IsString(item) ? strlen(item->valuestring) : 0;
+
+        if (n++ == CHAT_MAX_BREAKERS || len == 0 || len > CHAT_MAX_BREAKER_BYTES)
+            return api_error_set(e, 400, "invalid_value", name, "'%s' may hold at most %d strings of 1 to %d bytes",
+                                 name, CHAT_MAX_BREAKERS, CHAT_MAX_BREAKER_BYTES);
+    }
+    if (r->breakers && n == 0)
+        return api_error_set(e, 400, "invalid_value", name, "'%s' must not be empty", name);
     return 0;
 }
 
@@ -492,6 +533,8 @@ static int parse_tree(const char *body, size_t len, struct chat_request *ret, st
     *ret = (struct chat_request){ .n = 1 };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         *(double *)((char *)ret + numbers[i].at) = NAN;
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++)
+        *(int64_t *)((char *)ret + integers[i].at) = INT64_MIN;
     r = json_parse(body, len, &body_limits, &ret->tree, &err);
     if (r == -ENOMEM)
         return api_error_set(e, 503, NULL, NULL, "No memory for this request.");
@@ -513,9 +556,9 @@ int chat_request_parse(const char *body, size_t len, struct arena *a, struct cha
 
     if (parse_tree(body, len, ret, e) < 0 || get_model(ret->tree, true, a, ret, e) < 0 ||
         get_messages(body, len, a, ret, e) < 0 || get_variables(body, len, ret, e) < 0 ||
-        get_numbers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
+        get_numbers(ret->tree, ret, e) < 0 || get_integers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
         get_stops(ret->tree, ret, e) < 0 || get_stop_tokens(ret->tree, ret, e) < 0 ||
-        get_logit_bias(body, len, ret, e) < 0 ||
+        get_breakers(ret->tree, ret, e) < 0 || get_logit_bias(body, len, ret, e) < 0 ||
         get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
         return -EINVAL;
     return json_get_string(ret->tree, "user", &user, &err) < 0 ? refuse(e, "user", &err) : 0;
@@ -629,8 +672,23 @@ void chat_request_write(const struct chat_request *r, enum chat_form form, struc
         if (!isnan(v))
             json_knum(&w, numbers[i].name, v);
     }
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
+        int64_t v = *(const int64_t *)((const char *)r + integers[i].at);
+
+        if (v != INT64_MIN)
+            json_kint(&w, integers[i].name, v);
+    }
     if (r->has_top_k)
         json_kint(&w, "top_k", r->top_k);
+    if (r->breakers) {
+        const cJSON *item;
+
+        json_key(&w, "dry_sequence_breakers");
+        json_open(&w, '[');
+        cJSON_ArrayForEach(item, r->breakers)
+            json_str(&w, item->valuestring);
+        json_close(&w, ']');
+    }
     if (r->logit_bias.text) {
         json_key(&w, "logit_bias");
         json_slice(&w, r->logit_bias);

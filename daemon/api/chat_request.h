@@ -37,6 +37,8 @@ enum {
     CHAT_MAX_STOPS = 16,
     CHAT_MAX_STOP_BYTES = 1024, /* of one stop string */
     CHAT_MAX_STOP_TOKENS = 64,
+    CHAT_MAX_BREAKERS = 16,     /* of sequences that may be repeated, for DRY */
+    CHAT_MAX_BREAKER_BYTES = 40,
     CHAT_MAX_TOP_LOGPROBS = 20,
     CHAT_MAX_MODEL_NAME = 256,
 };
@@ -63,11 +65,14 @@ struct chat_request {
     bool in_full_only;          /* it asks for what a worker of version 1 would pass over */
 
     /* NAN: absent */
-    double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, repetition_penalty, presence_penalty, frequency_penalty;
+    double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, dry_base, dry_multiplier, repetition_penalty, presence_penalty, frequency_penalty;
+    /* INT64_MIN: absent */
+    int64_t dry_allowed_length, dry_penalty_last_n, repeat_last_n;
     bool has_top_k, has_seed, has_max_tokens;
     int64_t top_k, seed, max_tokens;
     const char *stops[CHAT_MAX_STOPS];
     size_t n_stops;
+    const cJSON *breakers;      /* strings; NULL: absent */
     int64_t stop_tokens[CHAT_MAX_STOP_TOKENS];
     size_t n_stop_tokens;
     bool ignore_eos;

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "conv/chat.h"
 #include "daemon/logit_bias.h"
+#include "gen/dry.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -124,6 +125,36 @@ static int read_logit_bias(struct reading *rd)
     return 0;
 }
 
+static int read_breakers(struct reading *rd)
+{
+    static const char key[] = "dry_sequence_breakers";
+    const cJSON *list = NULL, *item;
+    const char **texts;
+    size_t n = 0;
+    int r = json_get_array(rd->body, key, &list, &rd->err);
+
+    if (r != 0)
+        return reading_fault(rd, key, r);
+    texts = arena_array(rd->req->arena, DRY_MAX_BREAKERS, sizeof texts[0]);
+    if (!texts)
+        return reading_no_memory(rd);
+    cJSON_ArrayForEach(item, list) {
+        size_t len = cJSON_IsString(item) ? strlen(item->valuestring) : 0;
+
+        if (n == DRY_MAX_BREAKERS || len == 0 || len > DRY_MAX_BREAKER_BYTES) {
+            n = 0;
+            break;
+        }
+        texts[n++] = item->valuestring;
+    }
+    if (n == 0)
+        return reading_fault(rd, key, err_set(&rd->err, -EINVAL, "'%s' must hold 1 to %d strings of 1 to %d bytes", key,
+                                              DRY_MAX_BREAKERS, DRY_MAX_BREAKER_BYTES));
+    rd->er->sample.dry_breakers = texts;
+    rd->er->sample.n_dry_breakers = n;
+    return 0;
+}
+
 static int read_sampling(struct reading *rd)
 {
     const char *key = NULL;
@@ -134,7 +165,7 @@ static int read_sampling(struct reading *rd)
     r = sampling_read(rd->body, &rd->er->sample, &key, &rd->err);
     if (r < 0)
         return reading_fault(rd, key, r);
-    if ((r = read_logit_bias(rd)) < 0)
+    if ((r = read_logit_bias(rd)) < 0 || (r = read_breakers(rd)) < 0)
         return r;
     r = json_get_int(rd->body, "seed", -SEED_LIMIT, SEED_LIMIT, &seed, &rd->err);
     if (r < 0)

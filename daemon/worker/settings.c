@@ -10,6 +10,8 @@
 #include <string.h>
 
 static const struct { const char *key; size_t offset; double min, max; } floats[] = {
+    { "dry_base", offsetof(struct sample_params, dry_base), 0, 100 },
+    { "dry_multiplier", offsetof(struct sample_params, dry_multiplier), 0, 100 },
     { "frequency_penalty", offsetof(struct sample_params, frequency_penalty), -2, 2 },
     { "min_p", offsetof(struct sample_params, min_p), 0, 1 },
     { "presence_penalty", offsetof(struct sample_params, presence_penalty), -2, 2 },
@@ -21,9 +23,15 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "xtc_threshold", offsetof(struct sample_params, xtc_threshold), 0, 1 },
 };
 
+static const struct { const char *key; size_t offset; int64_t min; } integers[] = {
+    { "dry_allowed_length", offsetof(struct sample_params, dry_allowed_length), 0 },
+    { "dry_penalty_last_n", offsetof(struct sample_params, dry_penalty_last_n), -1 },
+    { "repeat_last_n", offsetof(struct sample_params, repeat_last_n), -1 },
+    { "top_k", offsetof(struct sample_params, top_k), -1 },
+};
+
 int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err)
 {
-    int64_t top_k = p->top_k;
     int r;
 
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++) {
@@ -40,10 +48,17 @@ int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_ke
                            floats[i].min, floats[i].max, v);
         *(float *)((char *)p + floats[i].offset) = (float)v;
     }
-    *ret_key = "top_k";
-    r = json_get_int(obj, "top_k", -1, INT32_MAX, &top_k, err);
-    p->top_k = (int32_t)top_k;
-    return r < 0 ? r : 0;
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
+        int64_t v;
+
+        *ret_key = integers[i].key;
+        r = json_get_int(obj, integers[i].key, integers[i].min, INT32_MAX, &v, err);
+        if (r < 0)
+            return r;
+        if (r == 0)
+            *(int32_t *)((char *)p + integers[i].offset) = (int32_t)v;
+    }
+    return 0;
 }
 
 static int get_text(const cJSON *obj, const char *key, bool needed, const char **ret, struct err *err)

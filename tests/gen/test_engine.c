@@ -71,6 +71,12 @@ static void fill(struct play *p, uint32_t max_tokens)
             p[i].req.sample.top_p = 0.9f;
         if (i % 4 == 2)
             p[i].req.sample.repetition_penalty = 1.3f;
+        if (i == 5 || i == 7)
+            p[i].req.sample.dry_multiplier = 0.8f;
+        if (i == 4)
+            p[i].req.sample.typical_p = 0.8f;
+        if (i == 2)
+            p[i].req.sample.xtc_probability = 0.5f;
     }
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const struct sample_params plain = {
-    .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = 7,
+    .temperature = 1, .top_p = 1, .typical_p = 1, .repeat_last_n = -1, .repetition_penalty = 1, .has_seed = true, .seed = 7,
 };
 
 static struct sampler_work *work(uint32_t vocab)

@@ -1,6 +1,7 @@
 /* The sampler against a plain twin: doubles, every stage as it is written down,
  * everything sorted. The twin works out the weights from the logits; from there
  * on it takes the sampler's own, so that both decide about the same numbers. */
+#include "gen/dry.h"
 #include "gen/engine.h"
 #include "gen/sampler.h"
 #include "tests/gen/rand.h"
@@ -126,6 +127,54 @@ static void twin_filters(const struct sample_params *p)
         twin_xtc((double)p->xtc_threshold);
 }
 
+/* Sequences that DRY does not reach over: the token 3, and 4 with 5 behind it. */
+static const int32_t breakers[] = { 3, -1, 4, 5, -1, -1 };
+
+/* Tokens at the end of t[0..n) behind the last breaker. */
+static size_t since_breaker(const int32_t *t, size_t n)
+{
+    for (size_t i = n; i-- > 0; ) {
+        if (t[i] == 3)
+            return n - 1 - i;
+        if (t[i] == 4 && i + 1 < n && t[i + 1] == 5)
+            return n - 2 - i;
+    }
+    return n;
+}
+
+/* The longest end of t[0..n) that stands before `token` somewhere, or -1. */
+static int longest_repeat(const int32_t *t, size_t n, int32_t token, size_t most)
+{
+    int longest = -1;
+
+    for (size_t at = 1; at < n; at++) {
+        size_t len = 0;
+
+        while (len < at && t[at - 1 - len] == t[n - 1 - len])
+            len++;
+        len = len < most ? len : most;
+        if (t[at] == token && (int)len > longest)
+            longest = (int)len;
+    }
+    return longest;
+}
+
+static double dry_of(const struct sample_params *p, const int32_t *t, size_t n, int32_t token)
+{
+    size_t window = p->dry_penalty_last_n < 0 ? n : (size_t)p->dry_penalty_last_n, most;
+    int repeat;
+
+    if (n > window) {
+        t += n - window;
+        n = window;
+    }
+    most = since_breaker(t, n);
+    repeat = longest_repeat(t, n, token, most);
+    if (!(p->dry_multiplier > 0) || n <= (size_t)p->dry_allowed_length || repeat < p->dry_allowed_length || token == 3)
+        return 0;
+    return (double)p->dry_multiplier * pow((double)p->dry_base, repeat - p->dry_allowed_length);
+}
+
 /* The logits after what changes them. */
 static void twin_logits(const struct sample_params *p, const float *logits, const int32_t *tokens, size_t n_prompt,
                         size_t n, double *x)
@@ -138,7 +187,7 @@ static void twin_logits(const struct sample_params *p, const float *logits, cons
     for (uint32_t i = 0; i < VOCAB; i++) {
         uint32_t all = 0, generated = 0;
 
-        for (size_t k = 0; k < n; k++)
+        for (size_t k = p->repeat_last_n >= 0 && n > (size_t)p->repeat_last_n ? n - (size_t)p->repeat_last_n : 0; k < n; k++)
             if (tokens[k] == (int32_t)i) {
                 all++;
                 generated += k >= n_prompt;
@@ -148,6 +197,7 @@ static void twin_logits(const struct sample_params *p, const float *logits, cons
             x[i] = x[i] > 0 ? x[i] / (double)p->repetition_penalty : x[i] * (double)p->repetition_penalty;
         if (generated)
             x[i] -= (double)p->presence_penalty + generated * (double)p->frequency_penalty;
+        x[i] -= dry_of(p, tokens, n, (int32_t)i) / (double)p->temperature;
     }
 }
 
@@ -168,6 +218,11 @@ static struct sample_params random_params(uint64_t *rng, const struct logit_bias
     p.min_p = ANY(rng, 0, 0, 0.02f, 0.3f, 1);
     p.xtc_probability = ANY(rng, 0, 0, 1);
     p.xtc_threshold = ANY(rng, 0.1f, 0.01f, 0.3f, 0, 0.5f, 0.51f);
+    p.dry_multiplier = ANY(rng, 0, 0, 0.8f, 3);
+    p.dry_base = ANY(rng, 1.75f, 1);
+    p.dry_allowed_length = (int32_t)ANY(rng, 2, 1, 0, 5);
+    p.dry_penalty_last_n = (int32_t)ANY(rng, 64, -1, 1, 7);
+    p.repeat_last_n = (int32_t)ANY(rng, -1, -1, 64, 0, 7, HISTORY);
     p.repetition_penalty = ANY(rng, 1, 1, 1.2f);
     p.presence_penalty = ANY(rng, 0, 0, 0.7f, -0.5f);
     p.frequency_penalty = ANY(rng, 0, 0, 0.3f);
@@ -188,6 +243,13 @@ static void random_logits(uint64_t *rng, int round, float *logits)
             logits[i] = -INFINITY;
     }
     logits[rand_below(rng, VOCAB)] = (float)(wide * 1.6);
+}
+
+/* A text of a few tokens with repetitions in it. */
+static void random_text(uint64_t *rng, uint32_t kinds, int32_t *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = i > 12 && rand_below(rng, 8) ? tokens[i - 11] : (int32_t)rand_below(rng, kinds);
 }
 
 static void compare_weights(const double *x, const float *weights, int round)
@@ -214,6 +276,7 @@ Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout
 {
     const struct logit_bias bias[] = { { 5, -100 }, { 6, 2.5f }, { 700, -3 }, { VOCAB, 9 }, { 8, -INFINITY } };
     CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    CLEANUP(dry_breakers_close) struct dry_breakers *b = NULL;
     static float logits[VOCAB];
     static double x[VOCAB];
     int32_t tokens[HISTORY];
@@ -221,6 +284,7 @@ Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout
     int n_close = 0;
 
     cr_assert(zero(int, sampler_work_open(VOCAB, &w, NULL)));
+    cr_assert(zero(int, dry_breakers_of_tokens(breakers, &b, NULL)));
     for (int round = 0; round < 1500; round++) {
         struct sample_params p = random_params(&rng, bias, sizeof bias / sizeof bias[0]);
         CLEANUP(sampler_close) struct sampler *s = NULL;
@@ -228,10 +292,10 @@ Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout
         const uint32_t *ids;
         const float *weights;
 
-        for (size_t i = 0; i < n_tokens; i++)
-            tokens[i] = (int32_t)rand_below(&rng, 30);
+        random_text(&rng, round % 2 ? 30 : 8, tokens, n_tokens);
         random_logits(&rng, round, logits);
         cr_assert(zero(int, sampler_open(&p, tokens, n_prompt, HISTORY, &s, NULL)));
+        sampler_set_breakers(s, b);
         for (size_t i = n_prompt; i < n_tokens; i++)
             sampler_accept(s, tokens[i]);
         cr_assert(zero(int, sampler_candidates(s, w, logits, &ids, &n, &weights)));
@@ -273,4 +337,47 @@ Test(sampler_twin, xtc_comes_as_often_as_it_is_asked_to)
     }
     want = STEPS * 0.7 * share;
     cr_expect(lt(dbl, fabs(first - want), 5 * sqrt(want)));
+}
+
+/* A copy and the original say the same from there on, and do not share what they count. */
+Test(sampler_twin, a_copy_goes_on_as_the_original_does)
+{
+    CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    CLEANUP(dry_breakers_close) struct dry_breakers *b = NULL;
+    static float logits[VOCAB];
+    uint64_t rng = 23;
+
+    cr_assert(zero(int, sampler_work_open(VOCAB, &w, NULL)));
+    cr_assert(zero(int, dry_breakers_of_tokens(breakers, &b, NULL)));
+    for (int round = 0; round < 60; round++) {
+        struct sample_params p = random_params(&rng, NULL, 0);
+        CLEANUP(sampler_close) struct sampler *s = NULL;
+        CLEANUP(sampler_close) struct sampler *copy = NULL;
+        int32_t prompt[20], said[20], token, again;
+
+        random_text(&rng, 8, prompt, 20);
+        cr_assert(zero(int, sampler_open(&p, prompt, 20, 40, &s, NULL)));
+        sampler_set_breakers(s, b);
+        for (int i = 0; i < 40; i++) {
+            uint64_t seed = (uint64_t)(round * 100 + i);
+
+            if (i == 20)
+                cr_assert(zero(int, sampler_copy(s, &copy, NULL)));
+            random_logits(&seed, round, logits);
+            cr_assert(zero(int, sampler_pick(s, w, logits, &token)));
+            cr_assert(zero(int, sampler_pick(s, w, logits, &again)));
+            cr_assert(eq(i32, token, again));
+            sampler_accept(s, token);
+            if (i >= 20)
+                said[i - 20] = token;
+        }
+        for (int i = 20; i < 40; i++) {
+            uint64_t seed = (uint64_t)(round * 100 + i);
+
+            random_logits(&seed, round, logits);
+            cr_assert(zero(int, sampler_pick(copy, w, logits, &token)));
+            cr_assert(eq(i32, token, said[i - 20]), "round %d, step %d", round, i);
+            sampler_accept(copy, token);
+        }
+    }
 }
