@@ -332,7 +332,7 @@ static void attend_heads(const struct part *p, uint32_t layer)
 
             if (at < from || at >= to)
                 continue;
-            whole.o = p->rows->att.f + (size_t)r * m->attn + h * width;
+            whole.o = p->rows->heads + (size_t)r * m->heads_stride + h * width;
             for (uint32_t s = 0; s < spans; s++) {
                 attend_span(p, layer, r, h, s, s ? part : whole);
                 if (s)
@@ -356,8 +356,20 @@ static void join_spans(const struct part *p, uint32_t r)
         for (size_t s = 1; s < spans; s++)
             fold(p, whole, slot_at(m, m->slots + (at + s) * m->slot_floats));
         divide_by_sum(p, whole);
-        memcpy(p->rows->att.f + (size_t)r * m->attn + h * width, whole.o, width * sizeof(float));
+        memcpy(p->rows->heads + (size_t)r * m->heads_stride + h * width, whole.o, width * sizeof(float));
     }
+}
+
+/* O's input without what heads are padded with. */
+static void close_gaps(const struct part *p, uint32_t r)
+{
+    const struct model *m = p->m;
+    const uint32_t hd = m->shape.head_dim, real = m->shape.head_real;
+    const float *from = p->rows->heads + (size_t)r * m->heads_stride;
+    float *to = p->rows->att.f + (size_t)r * m->attn;
+
+    for (uint32_t h = 0; h < m->shape.n_heads; h++)
+        memcpy(to + (size_t)h * real, from + (size_t)h * hd, real * sizeof *to);
 }
 
 static void attention(const struct part *p, uint32_t layer)
@@ -372,6 +384,8 @@ static void attention(const struct part *p, uint32_t layer)
     for (uint32_t r = p->from; r < p->to; r++) {
         if (p->step->split)
             join_spans(p, r);
+        if (p->rows->heads != p->rows->att.f)
+            close_gaps(p, r);
         give_row(p, &p->rows->att, r, p->rows->att.f + (size_t)r * p->m->attn, 0, p->m->attn, l->o);
     }
     meet(p);

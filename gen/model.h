@@ -32,8 +32,10 @@ struct model;
 enum { MODEL_MAX_ROWS = 512 };
 
 struct model_shape {
-    char arch[32];              /* "llama" */
-    uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ffn_dim, vocab_size;
+    char arch[32];              /* "llama": a row of arch.def */
+    uint32_t n_layers, n_heads, n_kv_heads, dim, ffn_dim, vocab_size;
+    uint32_t head_dim;          /* as the cache holds it: head_real, padded to a multiple of 16 */
+    uint32_t head_real;         /* what the file says */
     uint32_t n_ctx_train;       /* what the file says it was trained for */
     float rms_eps, rope_theta;
 };

@@ -3,6 +3,7 @@
 #define GEN_MODEL_IN_H
 
 #include "base/arena.h"
+#include "gen/arch.h"
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "gen/cpu/pool.h"
@@ -33,6 +34,7 @@ struct rows {
     float *rope_c, *rope_s;     /* [rows][head_dim] */
     struct acts in;             /* of Q, K, V, gate, up and the output matrix */
     struct acts att;            /* of O */
+    float *heads;               /* [rows][n_heads][head_dim]; in att unless heads are padded */
 };
 
 struct worker_room {
@@ -56,6 +58,7 @@ struct step {
 };
 
 struct model {
+    const struct arch *arch;
     struct model_shape shape;
     struct engine_pulse *pulse;
     const struct kernels *k;
@@ -71,7 +74,8 @@ struct model {
     double *freq;               /* [head_dim / 2]: radians a position */
     float attn_scale;
 
-    uint32_t dim, attn, ffn;    /* padded: of x, of all query heads, of the middle */
+    uint32_t dim, attn, ffn;    /* padded: of x, of O's input, of the middle */
+    uint32_t heads_stride;      /* of rows.heads */
     uint32_t group;             /* query heads for each key/value head */
     size_t slot_floats;
 

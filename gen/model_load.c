@@ -1,10 +1,15 @@
 /* From a file's tensors to packed matrices.
  *
- * What a family has is a table of rows: slot, name in the file, shape. All of it
- * is checked before any memory is asked for; then one slab takes all matrices in
+ * What a family does is its row of arch.def, what a layer is made of a table of
+ * rows here: slot, name in the file, shape. All of it is checked before any memory is asked for; then one slab takes all matrices in
  * the order in which a step reads them, and the pool packs them, each thread
  * the groups that it will read later. A tensor that the tables do not name is
  * refused: computing without it would give plausible nonsense.
+ *
+ * Kernels rotate pairs of neighbours and work on 16 elements at a time. So the rows
+ * of queries and keys are packed in that order where the file has another, and
+ * every head is padded with rows of zeros to a multiple of 16: scores are sums
+ * over the elements of a head, whatever their order.
  */
 #include "gen/model_in.h"
 
@@ -29,24 +34,23 @@ enum {
 
 enum dim { DIM_MODEL, DIM_Q, DIM_KV, DIM_FFN, DIM_VOCAB, N_DIMS };
 
-static const struct { enum weight_id id; const char *name; enum dim rows, cols; } layer_mats[] = {
-    { W_Q, "attn_q", DIM_Q, DIM_MODEL },
-    { W_K, "attn_k", DIM_KV, DIM_MODEL },
-    { W_V, "attn_v", DIM_KV, DIM_MODEL },
-    { W_O, "attn_output", DIM_MODEL, DIM_Q },
-    { W_GATE, "ffn_gate", DIM_FFN, DIM_MODEL },
-    { W_UP, "ffn_up", DIM_FFN, DIM_MODEL },
-    { W_DOWN, "ffn_down", DIM_MODEL, DIM_FFN },
-};
+/* What a matrix's rows are. */
+enum row_kind { ROWS_PLAIN, ROWS_HEADS, ROWS_TURNED };
 
-/* Architectures whose forward pass is the one of model.c. */
-static const struct family { const char *arch; } families[] = {
-    { "llama" },
+static const struct { enum weight_id id; const char *name; enum dim rows, cols; enum row_kind kind; } layer_mats[] = {
+    { W_Q, "attn_q", DIM_Q, DIM_MODEL, ROWS_TURNED },
+    { W_K, "attn_k", DIM_KV, DIM_MODEL, ROWS_TURNED },
+    { W_V, "attn_v", DIM_KV, DIM_MODEL, ROWS_HEADS },
+    { W_O, "attn_output", DIM_MODEL, DIM_Q, ROWS_PLAIN },
+    { W_GATE, "ffn_gate", DIM_FFN, DIM_MODEL, ROWS_PLAIN },
+    { W_UP, "ffn_up", DIM_FFN, DIM_MODEL, ROWS_PLAIN },
+    { W_DOWN, "ffn_down", DIM_MODEL, DIM_FFN, ROWS_PLAIN },
 };
 
 struct source {
     struct mat *mat;
     const struct gguf_tensor *tensor;
+    enum row_kind kind;
 };
 
 struct loading {
@@ -54,6 +58,7 @@ struct loading {
     const struct gguf *file;
     struct err *err;
     uint32_t dims[N_DIMS];
+    uint32_t turned;            /* elements of a head that rotary position turns */
     struct source *sources;     /* matrices to pack */
     const struct gguf_tensor **used;
     size_t n_sources, n_used, max_used;
@@ -125,10 +130,8 @@ static int read_arch(struct loading *l)
         return r;
     if (r == GGUF_ABSENT)
         return fail(l, -EINVAL, "general.architecture is missing");
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        if (strcmp(s->arch, families[i].arch) == 0)
-            return 0;
-    return fail(l, -ENOTSUP, "architecture \"%s\" is not supported", s->arch);
+    l->m->arch = arch_find(s->arch);
+    return l->m->arch ? 0 : fail(l, -ENOTSUP, "architecture \"%s\" is not supported", s->arch);
 }
 
 static int read_heads(struct loading *l)
@@ -143,12 +146,16 @@ static int read_heads(struct loading *l)
     if (s->n_heads % s->n_kv_heads)
         return fail(l, -EINVAL, "%u query heads can not share %u key/value heads evenly", s->n_heads,
                     s->n_kv_heads);
-    if ((r = read_u32(l, "attention.key_length", s->dim / s->n_heads, 1, MAX_HEAD_DIM, &s->head_dim)) ||
-        (r = read_u32(l, "attention.value_length", s->head_dim, 1, MAX_HEAD_DIM, &value_dim)))
+    if ((r = read_u32(l, "attention.key_length", s->dim / s->n_heads, 1, MAX_HEAD_DIM, &s->head_real)) ||
+        (r = read_u32(l, "attention.value_length", s->head_real, 1, MAX_HEAD_DIM, &value_dim)) ||
+        (r = read_u32(l, "rope.dimension_count", s->head_real, 1, s->head_real, &l->turned)))
         return r;
-    if (value_dim != s->head_dim || s->head_dim % KERNEL_LANES)
-        return fail(l, -ENOTSUP, "heads of %u with values of %u are not supported: both must be one "
-                    "multiple of %d", s->head_dim, value_dim, KERNEL_LANES);
+    if (value_dim != s->head_real)
+        return fail(l, -ENOTSUP, "heads of %u with values of %u are not supported: both must be the same",
+                    s->head_real, value_dim);
+    if (l->turned % 2)
+        return fail(l, -EINVAL, "%s.rope.dimension_count: %u is odd, but values turn in pairs", s->arch, l->turned);
+    s->head_dim = (s->head_real + KERNEL_LANES - 1) / KERNEL_LANES * KERNEL_LANES;
     if ((uint64_t)s->n_heads * s->head_dim > MAX_WIDTH)
         return fail(l, -ENOTSUP, "%u heads of %u are wider than %d", s->n_heads, s->head_dim, MAX_WIDTH);
     return 0;
@@ -199,7 +206,35 @@ static int refuse_type(const struct loading *l, const struct gguf_tensor *t)
                 ggml_type_facts(t->type)->name);
 }
 
-static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t cols, struct mat *mat)
+/* The file's row that is packed as `row`, or -1 for a row of zeros. */
+static int64_t file_row(const struct loading *l, enum row_kind kind, uint32_t row)
+{
+    const uint32_t hd = l->m->shape.head_dim, real = l->m->shape.head_real;
+    uint32_t i = row % hd;
+
+    if (kind == ROWS_PLAIN)
+        return row;
+    if (i >= real)
+        return -1;
+    if (kind == ROWS_TURNED && l->m->arch->pairs == ARCH_HALVES && i < l->turned)
+        i = i / 2 + i % 2 * (l->turned / 2);
+    return (int64_t)(row / hd) * real + i;
+}
+
+/* Rows as they are packed for `rows` in the file. */
+static uint32_t packed_rows(const struct loading *l, enum row_kind kind, uint32_t rows)
+{
+    return kind == ROWS_PLAIN ? rows : rows / l->m->shape.head_real * l->m->shape.head_dim;
+}
+
+/* True when rows are packed as they lie in the file. */
+static bool in_order(const struct loading *l, enum row_kind kind)
+{
+    return kind == ROWS_PLAIN || (l->m->shape.head_dim == l->m->shape.head_real &&
+                                  (kind == ROWS_HEADS || l->m->arch->pairs == ARCH_NEIGHBOURS));
+}
+
+static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t cols, enum row_kind kind, struct mat *mat)
 {
     const struct gguf_tensor *t = take(l, name);
     enum mat_type type;
@@ -211,9 +246,9 @@ static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t
         return r;
     if (!mat_type_of(t->type, &type))
         return refuse_type(l, t);
-    if (!mat_init(mat, type, rows, cols))
+    if (!mat_init(mat, type, packed_rows(l, kind, rows), cols))
         return fail(l, -EINVAL, "tensor \"%s\": %u rows of %u are too many", name, rows, cols);
-    l->sources[l->n_sources++] = (struct source){ mat, t };
+    l->sources[l->n_sources++] = (struct source){ mat, t, kind };
     return 0;
 }
 
@@ -234,6 +269,27 @@ static int take_vector(struct loading *l, const char *name, uint32_t n, float **
     if (!*ret)
         return fail(l, -ENOMEM, "no memory for tensor \"%s\"", name);
     mat_floats(type, t->data, n, *ret);
+    return 0;
+}
+
+/* A vector whose elements are packed like the rows of a matrix. */
+static int take_vector_of(struct loading *l, const char *name, uint32_t n, enum row_kind kind, float **ret)
+{
+    const uint32_t n_packed = packed_rows(l, kind, n);
+    float *v = NULL, *packed;
+    int r = take_vector(l, name, n, &v);
+
+    if (r || in_order(l, kind)) {
+        *ret = v;
+        return r;
+    }
+    packed = arena_array(l->m->arena, n_packed + KERNEL_BLOCK, sizeof *packed);
+    if (!packed)
+        return fail(l, -ENOMEM, "no memory for tensor \"%s\"", name);
+    for (uint32_t i = 0; i < n_packed; i++)
+        if (file_row(l, kind, i) >= 0)
+            packed[i] = v[file_row(l, kind, i)];
+    *ret = packed;
     return 0;
 }
 
@@ -267,15 +323,18 @@ static int take_layer(struct loading *l, uint32_t i, struct layer *layer)
         return r;
     for (size_t w = 0; w < N_WEIGHTS; w++) {
         struct weight *weight = &layer->w[layer_mats[w].id];
+        const enum row_kind kind = layer_mats[w].kind;
         uint32_t rows = l->dims[layer_mats[w].rows];
 
         snprintf(name, sizeof name, "blk.%u.%s.weight", i, layer_mats[w].name);
-        if ((r = take_mat(l, name, rows, l->dims[layer_mats[w].cols], &weight->mat)))
+        if ((r = take_mat(l, name, rows, l->dims[layer_mats[w].cols], kind, &weight->mat)))
             return r;
         want(needs[layer_mats[w].id], &weight->mat);
         snprintf(name, sizeof name, "blk.%u.%s.bias", i, layer_mats[w].name);
-        if ((r = take_vector(l, name, rows, &weight->bias)) < 0)
+        if ((r = take_vector_of(l, name, rows, kind, &weight->bias)) < 0)
             return r;
+        if (r == GGUF_ABSENT && l->m->arch->qkv_bias && layer_mats[w].id <= W_V)
+            return fail(l, -EINVAL, "tensor \"%s\" is missing", name);
     }
     return 0;
 }
@@ -308,11 +367,11 @@ static int take_ends(struct loading *l)
         return fail(l, -ENOTSUP, "a vocabulary of %llu is above %d", (unsigned long long)embd->dims[1],
                     MAX_VOCAB);
     m->shape.vocab_size = (uint32_t)embd->dims[1];
-    if ((r = take_mat(l, "token_embd.weight", m->shape.vocab_size, m->shape.dim, &m->embd)) ||
+    if ((r = take_mat(l, "token_embd.weight", m->shape.vocab_size, m->shape.dim, ROWS_PLAIN, &m->embd)) ||
         (r = take_norm(l, "output_norm.weight", &m->out_norm)))
         return r;
     if (gguf_tensor(l->file, "output.weight") &&
-        (r = take_mat(l, "output.weight", m->shape.vocab_size, m->shape.dim, &m->out)))
+        (r = take_mat(l, "output.weight", m->shape.vocab_size, m->shape.dim, ROWS_PLAIN, &m->out)))
         return r;
     want(&m->out_need, m->out.rows ? &m->out : &m->embd);
     return 0;
@@ -326,8 +385,8 @@ static int take_tensors(struct loading *l)
     int r;
 
     l->dims[DIM_MODEL] = s->dim;
-    l->dims[DIM_Q] = s->n_heads * s->head_dim;
-    l->dims[DIM_KV] = s->n_kv_heads * s->head_dim;
+    l->dims[DIM_Q] = s->n_heads * s->head_real;
+    l->dims[DIM_KV] = s->n_kv_heads * s->head_real;
     l->dims[DIM_FFN] = s->ffn_dim;
     l->max_used = 2 * n_mats + 2 * (size_t)s->n_layers + 4;
     l->sources = calloc(n_mats, sizeof *l->sources);
@@ -364,17 +423,13 @@ static int check_rope_scaling(const struct loading *l, float *ret_divide)
 static int make_freq(struct loading *l)
 {
     struct model *m = l->m;
-    const uint32_t hd = m->shape.head_dim;
+    const uint32_t hd = m->shape.head_dim, turned = l->turned;
     float *factors = NULL, divide;
-    uint32_t turned;
     int r;
 
-    if ((r = read_u32(l, "rope.dimension_count", hd, 1, hd, &turned)) ||
-        (r = check_rope_scaling(l, &divide)) ||
+    if ((r = check_rope_scaling(l, &divide)) ||
         (r = take_vector(l, "rope_freqs.weight", turned / 2, &factors)) < 0)
         return r;
-    if (turned % 2)
-        return fail(l, -EINVAL, "%s.rope.dimension_count: %u is odd, but values turn in pairs", m->shape.arch, turned);
     m->freq = arena_array(m->arena, hd / 2, sizeof *m->freq);
     if (!m->freq)
         return fail(l, -ENOMEM, "no memory for %u frequencies", hd / 2);
@@ -383,17 +438,43 @@ static int make_freq(struct loading *l)
         if (factors)
             m->freq[i] /= (double)factors[i];
     }
-    m->attn_scale = 1.0f / sqrtf((float)hd);
+    m->attn_scale = 1.0f / sqrtf((float)m->shape.head_real);
     return 0;
 }
 
 /* ---- packing --------------------------------------------------------- */
 
 struct packing {
+    const struct loading *l;
     const struct source *source;
+    uint8_t *room;                  /* [threads][rows of a group] of the file's rows */
     struct engine_pulse *pulse;     /* may be NULL */
     uint32_t threads;
 };
+
+/* Groups whose rows lie elsewhere in the file: they are brought together first. */
+static void pack_gathered(const struct packing *p, uint32_t thread, uint32_t from, uint32_t to)
+{
+    const struct source *s = p->source;
+    const size_t row_bytes = s->tensor->bytes / s->tensor->dims[1];
+    uint8_t *room = p->room + thread * KERNEL_LANES * row_bytes;
+    struct mat one = *s->mat;
+
+    one.rows = KERNEL_LANES;
+    one.n_groups = 1;
+    for (uint32_t g = from; g < to; g++) {
+        for (uint32_t i = 0; i < KERNEL_LANES; i++) {
+            const int64_t row = file_row(p->l, s->kind, g * KERNEL_LANES + i);
+
+            if (row < 0)
+                memset(room + i * row_bytes, 0, row_bytes);
+            else
+                memcpy(room + i * row_bytes, (const uint8_t *)s->tensor->data + (size_t)row * row_bytes, row_bytes);
+        }
+        one.w = s->mat->w + g * one.group_bytes;
+        mat_pack(&one, room, 0, 1);
+    }
+}
 
 /* With a beat for about each megabyte: a large matrix comes from a slow disk for longer than a process may be silent. */
 static void pack_part(void *arg, uint32_t thread)
@@ -407,16 +488,35 @@ static void pack_part(void *arg, uint32_t thread)
     pool_range(mat->n_groups, thread, p->threads, &from, &to);
     for (uint32_t g = from, end; g < to; g = end) {
         end = to - g < most ? to : g + most;
-        mat_pack(mat, p->source->tensor->data, g, end);
+        if (p->room)
+            pack_gathered(p, thread, g, end);
+        else
+            mat_pack(mat, p->source->tensor->data, g, end);
         if (p->pulse)
             atomic_fetch_add_explicit(&p->pulse->beats, 1, memory_order_relaxed);
     }
+}
+
+static int pack(struct loading *l, const struct source *s)
+{
+    struct packing p = { .l = l, .source = s, .pulse = l->m->pulse, .threads = pool_threads(l->m->pool) };
+
+    if (!in_order(l, s->kind)) {
+        p.room = malloc((size_t)p.threads * KERNEL_LANES * (s->tensor->bytes / s->tensor->dims[1]));
+        if (!p.room)
+            return fail(l, -ENOMEM, "no memory to pack tensor \"%s\"", s->tensor->name);
+    }
+    pool_run(l->m->pool, pack_part, &p);
+    free(p.room);
+    gguf_release(l->file, s->tensor);
+    return 0;
 }
 
 static int pack_all(struct loading *l)
 {
     struct model *m = l->m;
     size_t at = 0;
+    int r;
 
     for (size_t i = 0; i < l->n_sources; i++)
         if (__builtin_add_overflow(m->weights_bytes, mat_bytes(l->sources[i].mat), &m->weights_bytes))
@@ -425,12 +525,10 @@ static int pack_all(struct loading *l)
     if (!m->weights)
         return fail(l, -ENOMEM, "no memory for %zu bytes of weights", m->weights_bytes);
     for (size_t i = 0; i < l->n_sources; i++) {
-        struct packing p = { &l->sources[i], m->pulse, pool_threads(m->pool) };
-
-        p.source->mat->w = (uint8_t *)m->weights + at;
-        at += mat_bytes(p.source->mat);
-        pool_run(m->pool, pack_part, &p);
-        gguf_release(l->file, p.source->tensor);
+        l->sources[i].mat->w = (uint8_t *)m->weights + at;
+        at += mat_bytes(l->sources[i].mat);
+        if ((r = pack(l, &l->sources[i])))
+            return r;
     }
     if (m->out.rows == 0)
         m->out = m->embd;
@@ -472,6 +570,7 @@ static void place_rows(struct layout *l, const struct model *m, uint32_t n, stru
     r->rope_s = place(l, (size_t)n * m->shape.head_dim, sizeof *r->rope_s);
     place_acts(l, n, m->dim, &r->in);
     place_acts(l, n, m->attn, &r->att);
+    r->heads = m->shape.head_dim == m->shape.head_real ? r->att.f : place(l, (size_t)n * m->heads_stride, sizeof *r->heads);
 }
 
 static void place_all(struct model *m, struct layout *l)
@@ -516,7 +615,8 @@ static int make_scratch(struct loading *l)
     struct layout layout = { 0 };
 
     m->dim = padded(s->dim);
-    m->attn = padded(s->n_heads * s->head_dim);
+    m->attn = padded(s->n_heads * s->head_real);
+    m->heads_stride = s->head_dim == s->head_real ? m->attn : s->n_heads * s->head_dim;
     m->ffn = padded(s->ffn_dim);
     m->group = s->n_heads / s->n_kv_heads;
     m->slot_floats = ((size_t)m->group * (s->head_dim + 2) + 15) & ~(size_t)15;

@@ -167,6 +167,22 @@ Test(model, biases_rope_factors_and_an_output_matrix_of_its_own_are_used)
     cr_expect(lt(dbl, worst_error(&tiny, NULL), 4e-3));
 }
 
+Test(model, heads_of_any_even_length_are_padded)
+{
+    static const uint32_t lengths[] = { 2, 8, 24, 40 };
+
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        struct tiny_model tiny = tiny_model_default;
+
+        tiny.head_dim = lengths[i];
+        tiny.biases = true;
+        cr_expect(lt(dbl, worst_error(&tiny, NULL), 4e-3), "heads of %u", lengths[i]);
+        tiny.types[0] = GGML_Q8_0;
+        tiny.n_heads = lengths[i] < 8 ? 16 : 4;
+        cr_expect(lt(dbl, worst_error(&tiny, NULL), 0.15), "heads of %u in Q8_0", lengths[i]);
+    }
+}
+
 Test(model, widths_that_are_no_whole_blocks_are_padded)
 {
     struct tiny_model tiny = tiny_model_default;
@@ -373,11 +389,15 @@ Test(model, tensors_that_do_not_fit_together_are_refused_with_numbers)
     t.n_heads = 5;
     tiny_model_build(&t, &b);
     refused(&b, -EINVAL, "bad.gguf: 5 query heads can not share 2 key/value heads evenly");
-    t = tiny_model_default;
-    t.head_dim = 24;
-    tiny_model_build(&t, &b);
-    refused(&b, -ENOTSUP,
-            "bad.gguf: heads of 24 with values of 24 are not supported: both must be one multiple of 16");
+    gguf_build_str(&b, "general.architecture", "llama");
+    gguf_build_u32(&b, "llama.block_count", 1);
+    gguf_build_u32(&b, "llama.context_length", 64);
+    gguf_build_u32(&b, "llama.embedding_length", 64);
+    gguf_build_u32(&b, "llama.feed_forward_length", 64);
+    gguf_build_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_build_u32(&b, "llama.attention.head_count", 4);
+    gguf_build_u32(&b, "llama.attention.value_length", 32);
+    refused(&b, -ENOTSUP, "bad.gguf: heads of 16 with values of 32 are not supported: both must be the same");
 }
 
 Test(model, a_missing_tensor_is_named)

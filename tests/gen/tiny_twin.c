@@ -1,0 +1,203 @@
+#include "tests/gen/tiny_twin.h"
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "gen/kv.h"
+#include "gen/model.h"
+#include "loaders/gguf.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE = 16 << 20, MAX_TOKENS = 100, LAST = 8, PAGES = (MAX_TOKENS + KV_PAGE - 1) / KV_PAGE, PROMPT = 6 };
+
+const uint32_t twin_lengths[TWIN_LENGTHS] = { 1, 7, 33, MAX_TOKENS };
+
+struct twin {
+    struct model *model;
+    struct kv *kv;
+    uint32_t pages[PAGES], vocab;
+    float *logits;                      /* [MAX_TOKENS][vocab] */
+    struct buf expected;                /* a safetensors file: length of the table, table, data */
+    cJSON *table;
+    uint64_t table_len;
+};
+
+static void twin_fini(struct twin *t)
+{
+    model_close(t->model);
+    kv_close(t->kv);
+    free(t->logits);
+    buf_fini(&t->expected);
+    cJSON_Delete(t->table);
+}
+
+static int read_table(const char *folder, struct twin *t, struct err *err)
+{
+    char path[PATH_MAX];
+    int r;
+
+    snprintf(path, sizeof path, "%s/expected.safetensors", folder);
+    if ((r = file_read(path, MAX_FILE, &t->expected, err)))
+        return r;
+    if (t->expected.len >= 8)
+        memcpy(&t->table_len, t->expected.data, 8);
+    if (t->expected.len < 8 || t->table_len > t->expected.len - 8)
+        return err_set(err, -EINVAL, "%s: its table ends past the end of the file", path);
+    if ((r = json_parse(t->expected.data + 8, t->table_len, NULL, &t->table, err)))
+        err_place(err, "%s", path);
+    return r;
+}
+
+/* n elements of 4 bytes, or NULL with a sentence. */
+static const void *tensor(const struct twin *t, const char *kind, uint32_t length, size_t n, struct err *err)
+{
+    const uint64_t room = t->expected.len - 8 - t->table_len;
+    const cJSON *entry, *offsets;
+    uint64_t from, to;
+    char name[64];
+
+    if (length)
+        snprintf(name, sizeof name, "%s_%u", kind, length);
+    else
+        snprintf(name, sizeof name, "%s", kind);
+    entry = json_find(t->table, name);
+    offsets = json_find(entry, "data_offsets");
+    if (cJSON_GetArraySize(offsets) != 2) {
+        err_set(err, -EINVAL, "expected.safetensors: %s is not there", name);
+        return NULL;
+    }
+    from = (uint64_t)cJSON_GetArrayItem(offsets, 0)->valuedouble;
+    to = (uint64_t)cJSON_GetArrayItem(offsets, 1)->valuedouble;
+    if (to > room || from > to || to - from != 4 * n || (8 + t->table_len + from) % 4) {
+        err_set(err, -EINVAL, "expected.safetensors: %s is not %zu numbers", name, n);
+        return NULL;
+    }
+    return t->expected.data + 8 + t->table_len + from;
+}
+
+static int open_model(const char *folder, const char *isa, uint32_t threads, struct twin *t, struct err *err)
+{
+    CLEANUP(gguf_close) struct gguf *file = NULL;
+    const struct model_options options = { .threads = threads, .isa = isa };
+    const struct model_shape *s;
+    char path[PATH_MAX];
+    int r;
+
+    snprintf(path, sizeof path, "%s/model.gguf", folder);
+    if ((r = gguf_open(path, &file, err)) || (r = model_open(file, &options, &t->model, err)))
+        return r;
+    s = model_shape(t->model);
+    t->vocab = s->vocab_size;
+    t->logits = calloc((size_t)MAX_TOKENS * t->vocab, sizeof *t->logits);
+    if (!t->logits)
+        return err_set(err, -ENOMEM, "%s: no memory", path);
+    r = kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, PAGES }, &t->kv, err);
+    for (int i = 0; r == 0 && i < PAGES; i++)
+        t->pages[i] = (uint32_t)i;
+    return r;
+}
+
+/* Logits of n tokens from position `first` on: the last of all `wanted`. */
+static int feed(struct twin *t, const int32_t *ids, uint32_t first, uint32_t n, uint32_t wanted, struct err *err)
+{
+    struct model_row rows[MAX_TOKENS];
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || (uint32_t)ids[i] >= t->vocab)
+            return err_set(err, -EINVAL, "token %d is not in the vocabulary of %u", ids[i], t->vocab);
+        rows[i] = (struct model_row){ ids[i], first + i, t->pages,
+                                      i + wanted < n ? NULL : t->logits + (size_t)(i + wanted - n) * t->vocab };
+    }
+    model_forward(t->model, t->kv, rows, n);
+    return 0;
+}
+
+static int score_length(struct twin *t, uint32_t n, double *ret, struct err *err)
+{
+    const uint32_t wanted = n == MAX_TOKENS ? LAST : n;
+    const int32_t *ids = tensor(t, "ids", n, n, err);
+    const float *want = tensor(t, "logits", n, (size_t)wanted * t->vocab, err);
+    int r;
+
+    if (!ids || !want)
+        return -EINVAL;
+    if ((r = feed(t, ids, 0, n, wanted, err)))
+        return r;
+    *ret = 0;
+    for (size_t i = 0; i < (size_t)wanted * t->vocab; i++) {
+        const double d = fabs((double)t->logits[i] - (double)want[i]);
+
+        *ret = d <= *ret ? *ret : d;        /* a NaN stays */
+    }
+    return 0;
+}
+
+static int32_t best(const struct twin *t)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 1; i < t->vocab; i++)
+        if (t->logits[i] > t->logits[at])
+            at = i;
+    return (int32_t)at;
+}
+
+/* One token at a time behind the prompt. */
+static int score_greedy(struct twin *t, uint32_t *ret, struct err *err)
+{
+    const int32_t *prompt = tensor(t, "greedy_prompt", 0, PROMPT, err);
+    const int32_t *ids = tensor(t, "greedy_ids", 0, TWIN_GREEDY, err);
+    int r;
+
+    if (!prompt || !ids)
+        return -EINVAL;
+    r = feed(t, prompt, 0, PROMPT, 1, err);
+    for (*ret = 0; r == 0 && *ret < TWIN_GREEDY && best(t) == ids[*ret]; ++*ret)
+        r = feed(t, &ids[*ret], PROMPT + *ret, 1, 1, err);
+    return r;
+}
+
+static int read_facts(const char *folder, struct twin_score *ret, struct err *err)
+{
+    CLEANUP(json_delete) cJSON *facts = NULL;
+    BUF_LOCAL text = BUF_INIT;
+    char path[PATH_MAX];
+    int r;
+
+    snprintf(path, sizeof path, "%s/expected.json", folder);
+    if ((r = file_read(path, MAX_FILE, &text, err)))
+        return r;
+    if ((r = json_parse(buf_str(&text), text.len, NULL, &facts, err)) ||
+        (r = json_get_number(facts, "logit_std", &ret->logit_std, err)) ||
+        (r = json_get_number(facts, "greedy_min_gap", &ret->min_gap, err)) || ret->logit_std <= 0)
+        return err_place(err, "%s", path), r < 0 ? r : err_set(err, -EINVAL, "%s lacks logit_std", path);
+    return 0;
+}
+
+int twin_score(const char *folder, const char *isa, uint32_t threads, struct twin_score *ret, struct err *err)
+{
+    struct twin t = { .expected = BUF_INIT };
+    struct twin_score s = { 0 };
+    int r;
+
+    if ((r = read_facts(folder, &s, err)) || (r = read_table(folder, &t, err)) ||
+        (r = open_model(folder, isa, threads, &t, err)))
+        goto out;
+    for (int i = 0; i < TWIN_LENGTHS; i++) {
+        if ((r = score_length(&t, twin_lengths[i], &s.error[i], err)))
+            goto out;
+        s.error[i] /= s.logit_std;
+        s.worst = s.error[i] <= s.worst ? s.worst : s.error[i];
+    }
+    if ((r = score_greedy(&t, &s.n_greedy, err)) == 0)
+        *ret = s;
+out:
+    twin_fini(&t);
+    return r;
+}

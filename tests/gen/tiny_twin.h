@@ -1,0 +1,30 @@
+/* tiny_twin.h - a tiny checkpoint as GGUF, scored against what transformers computes.
+ *
+ * A folder of the golden data engine/tiny holds model.gguf, expected.safetensors and
+ * expected.json; the README there says how they were made and what an engine may miss.
+ */
+#ifndef TESTS_GEN_TINY_TWIN_H
+#define TESTS_GEN_TINY_TWIN_H
+
+#include <stdint.h>
+
+struct err;
+
+enum { TWIN_LENGTHS = 4, TWIN_GREEDY = 24 };
+extern const uint32_t twin_lengths[TWIN_LENGTHS];
+
+/* An engine whose products are float32 over BF16 or F16 weights and whose cache is F16 is held to the README's
+ * row for an F16 file: its cache rounds as much as such a product does. */
+#define TWIN_MAX_ERROR 1e-2
+
+struct twin_score {
+    double error[TWIN_LENGTHS];         /* max |d| of the logits over their standard deviation */
+    double worst;                       /* of these */
+    double logit_std, min_gap;          /* of expected.json */
+    uint32_t n_greedy;                  /* tokens before the first that differs, at most TWIN_GREEDY */
+};
+
+/* isa NULL: the best there is. 0, or -errno and a sentence. */
+int twin_score(const char *folder, const char *isa, uint32_t threads, struct twin_score *ret, struct err *err);
+
+#endif
