@@ -30,6 +30,10 @@ enum {
     KERNEL_PAGE = 16,           /* positions of a page of keys and values */
 };
 
+/* Of GELU's tanh form, 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): arXiv:1606.08415, section 2. */
+#define SQRT_2_OVER_PI 0.797884560802865356f
+#define GELU_CUBE 0.044715f
+
 /* Weight types, in the order of the tables of pack.c. */
 enum mat_type { MAT_F32, MAT_F16, MAT_BF16, MAT_Q4_0, MAT_Q4_1, MAT_Q8_0, MAT_TYPES };
 
@@ -62,7 +66,9 @@ struct attend {
     size_t page_stride;         /* from page to page, in halves */
     const uint32_t *pages;      /* of the span */
     uint32_t n;                 /* positions, 1 to KERNEL_SPAN */
+    uint32_t skip;              /* of these, at the front, that are not seen: below n and KERNEL_PAGE */
     float scale;
+    float softcap;              /* scaled scores s become softcap * tanh(s / softcap); 0: they stay */
     float *max, *sum;           /* [n_q]: of scores, of their exponentials less max */
     float *o;                   /* [n_q][head_dim], weighted by these exponentials */
 };
@@ -80,7 +86,11 @@ struct kernels {
                      float *out);
     void (*add)(float *x, const float *y, uint32_t n);
     void (*scale)(float *x, float by, uint32_t n);
+    /* out = act(gate) * up. GELU in its tanh form. */
     void (*silu_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    void (*gelu_tanh_mul)(const float *gate, const float *up, uint32_t n, float *out);
+    /* x = cap * tanh(x / cap), n a multiple of 16. */
+    void (*softcap)(float *x, float cap, uint32_t n);
     /* Rotates pairs of neighbours; c and s as rope tables of model.c: one entry
      * an element, s with its sign. n a multiple of 16. */
     void (*rope)(float *x, const float *c, const float *s, uint32_t n);

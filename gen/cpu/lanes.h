@@ -44,6 +44,22 @@ INLINE v16 v16_exp(v16 x)
     return v16_zero_below(x, low, v16_ldexp(p, n));
 }
 
+/* By e^x: off by some 1e-7, not by that share of a small result. */
+INLINE v16 v16_tanh(v16 x)
+{
+    const v16 one = v16_set1(1);
+
+    return v16_sub(one, v16_div(v16_set1(2), v16_add(one, v16_exp(v16_add(x, x)))));
+}
+
+static void softcap(float *x, float cap, uint32_t n)
+{
+    const v16 by = v16_set1(1 / cap), to = v16_set1(cap);
+
+    for (uint32_t i = 0; i < n; i += L)
+        v16_store(x + i, v16_mul(to, v16_tanh(v16_mul(v16_load(x + i), by))));
+}
+
 /* ---- products with float weights ------------------------------------- */
 
 typedef v16 (*load_fn)(const void *w, size_t element);
@@ -152,12 +168,16 @@ INLINE void score_page(const struct attend *a, const float *q, const uint16_t *k
         v16_store(p + h * KERNEL_SPAN, v16_mul(v16_add(even[h], odd[h]), v16_set1(a->scale)));
 }
 
-/* Scores to exponentials less their maximum; what lies behind n is not there. */
-static void soften(float *p, uint32_t n, float *ret_max, float *ret_sum)
+/* Scores to exponentials less their maximum; what lies behind n is not there, nor what is skipped. */
+static void soften(const struct attend *a, float *p, float *ret_max, float *ret_sum)
 {
-    const uint32_t n_lanes = (n + L - 1) / L * L;
+    const uint32_t n = a->n, n_lanes = (n + L - 1) / L * L;
     v16 max, sum = v16_set1(0);
 
+    if (a->softcap > 0)
+        softcap(p, a->softcap, n_lanes);
+    for (uint32_t t = 0; t < a->skip; t++)
+        p[t] = -INFINITY;
     for (uint32_t t = n; t < n_lanes; t++)
         p[t] = -INFINITY;
     max = v16_load(p);
@@ -184,11 +204,11 @@ INLINE void weigh(const struct attend *a, float *o, uint32_t at, const int heads
     UNROLL for (int h = 0; h < heads; h++)
         UNROLL for (int d = 0; d < dims; d++)
             sum[h][d] = v16_set1(0);
-    for (uint32_t t0 = 0; t0 < a->n; t0 += PAGE) {
-        const uint16_t *v = a->kv + a->pages[t0 / PAGE] * a->page_stride + (size_t)hd * PAGE + at;
+    for (uint32_t t0 = 0, skip = a->skip; t0 < a->n; t0 += PAGE, skip = 0) {
+        const uint16_t *v = a->kv + a->pages[t0 / PAGE] * a->page_stride + (size_t)hd * (PAGE + skip) + at;
         const uint32_t n = a->n - t0 < PAGE ? a->n - t0 : PAGE;
 
-        for (uint32_t t = 0; t < n; t++, v += hd)
+        for (uint32_t t = skip; t < n; t++, v += hd)
             UNROLL for (int d = 0; d < dims; d++) {
                 const v16 x = v16_load_f16(v + d * L);
 
@@ -214,7 +234,7 @@ INLINE void attend_heads(const struct attend *a, uint32_t first, const int heads
         t += PAGE;
     } while (t < a->n);
     for (int h = 0; h < heads; h++)
-        soften(p + h * KERNEL_SPAN, a->n, &a->max[first + h], &a->sum[first + h]);
+        soften(a, p + h * KERNEL_SPAN, &a->max[first + h], &a->sum[first + h]);
     for (; at + V16_DIMS * L <= hd; at += V16_DIMS * L)
         weigh(a, o, at, heads, V16_DIMS, p);
     for (; at < hd; at += L)
@@ -293,6 +313,18 @@ static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
     }
 }
 
+/* x / (1 + e^-2u) is 0.5 x (1 + tanh(u)). */
+static void gelu_tanh_mul(const float *gate, const float *up, uint32_t n, float *out)
+{
+    const v16 one = v16_set1(1), cube = v16_set1(GELU_CUBE), by = v16_set1(-2 * SQRT_2_OVER_PI);
+
+    for (uint32_t i = 0; i < n; i += L) {
+        const v16 x = v16_load(gate + i), u = v16_mul(v16_mul(by, x), v16_fma(v16_mul(cube, x), x, one));
+
+        v16_store(out + i, v16_mul(v16_div(x, v16_add(one, v16_exp(u))), v16_load(up + i)));
+    }
+}
+
 static void rope(float *x, const float *c, const float *s, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += L) {
@@ -323,6 +355,8 @@ static void to_f16(const float *x, uint32_t n, uint16_t *out)
         .add = add,                                                                                \
         .scale = scale,                                                                            \
         .silu_mul = silu_mul,                                                                      \
+        .gelu_tanh_mul = gelu_tanh_mul,                                                            \
+        .softcap = softcap,                                                                        \
         .rope = rope,                                                                              \
         .to_f16 = to_f16,                                                                          \
     }

@@ -119,6 +119,12 @@ static void mul_f32(const struct mul *m) { mul_float(m, get_f32); }
 static void mul_f16(const struct mul *m) { mul_float(m, get_f16); }
 static void mul_bf16(const struct mul *m) { mul_float(m, get_bf16); }
 
+static void softcap(float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = cap * tanhf(x[i] / cap);
+}
+
 static void attend(const struct attend *a)
 {
     const uint32_t hd = a->head_dim;
@@ -127,18 +133,20 @@ static void attend(const struct attend *a)
         const float *q = a->q + (size_t)h * hd;
         float p[KERNEL_SPAN], max = -INFINITY, sum = 0, *o = a->o + (size_t)h * hd;
 
-        for (uint32_t t = 0; t < a->n; t++) {
+        for (uint32_t t = a->skip; t < a->n; t++) {
             const uint16_t *k = a->kv + a->pages[t / KERNEL_PAGE] * a->page_stride + t % KERNEL_PAGE;
             float score = 0;
 
             for (uint32_t i = 0; i < hd; i++)
                 score += q[i] * f16_to_f32(k[(size_t)i * KERNEL_PAGE]);
             p[t] = score * a->scale;
+            if (a->softcap > 0)
+                softcap(&p[t], a->softcap, 1);
             max = fmaxf(max, p[t]);
         }
         for (uint32_t i = 0; i < hd; i++)
             o[i] = 0;
-        for (uint32_t t = 0; t < a->n; t++) {
+        for (uint32_t t = a->skip; t < a->n; t++) {
             const uint16_t *v = a->kv + a->pages[t / KERNEL_PAGE] * a->page_stride +
                                 (size_t)hd * (KERNEL_PAGE + t % KERNEL_PAGE);
             float e = expf(p[t] - max);
@@ -215,6 +223,15 @@ static void silu_mul(const float *gate, const float *up, uint32_t n, float *out)
         out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
+static void gelu_tanh_mul(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float x = gate[i], u = SQRT_2_OVER_PI * x * (1 + GELU_CUBE * x * x);
+
+        out[i] = 0.5f * x * (1 + tanhf(u)) * up[i];
+    }
+}
+
 static void rope(float *x, const float *c, const float *s, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 2) {
@@ -244,6 +261,8 @@ const struct kernels kernels_scalar = {
     .add = add,
     .scale = scale,
     .silu_mul = silu_mul,
+    .gelu_tanh_mul = gelu_tanh_mul,
+    .softcap = softcap,
     .rope = rope,
     .to_f16 = to_f16,
 };

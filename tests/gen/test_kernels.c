@@ -328,6 +328,14 @@ Test(kernels, work_on_rows_is_close_to_the_scalar_twin)
         kernels_scalar.silu_mul(x, y, MAX_K, a);
         k->silu_mul(x, y, MAX_K, b);
         expect_close("silu_mul", k, b, a, MAX_K, 1e-5);
+        kernels_scalar.gelu_tanh_mul(x, y, MAX_K, a);
+        k->gelu_tanh_mul(x, y, MAX_K, b);
+        expect_close("gelu_tanh_mul", k, b, a, MAX_K, 1e-5);
+        memcpy(a, x, sizeof a);
+        memcpy(b, x, sizeof b);
+        kernels_scalar.softcap(a, 20, MAX_K);
+        k->softcap(b, 20, MAX_K);
+        expect_close("softcap", k, b, a, MAX_K, 4e-6);
         memcpy(a, x, sizeof a);
         memcpy(b, x, sizeof b);
         kernels_scalar.rope(a, c, s, MAX_K);
@@ -353,6 +361,13 @@ Test(kernels, what_is_not_a_number_stays_visible)
         kernels_at(i)->silu_mul(x, one, KERNEL_BLOCK, out);
         cr_expect(isnan(out[3]));
         cr_expect(le(dbl, fabs((double)out[4]), 1e-30));
+        kernels_at(i)->gelu_tanh_mul(x, one, KERNEL_BLOCK, out);
+        cr_expect(isnan(out[3]));
+        cr_expect(le(dbl, fabs((double)out[4]), 1e-30));
+        memcpy(out, x, sizeof out);
+        kernels_at(i)->softcap(out, 5, KERNEL_BLOCK);
+        cr_expect(isnan(out[3]));
+        cr_expect(eq(flt, out[4], -5));
     }
 }
 
@@ -373,7 +388,8 @@ Test(kernels, attention_over_any_number_of_positions_is_close_to_the_scalar_twin
         q[i] = 3 * random_float();
     for (uint32_t n = 1; n <= KERNEL_SPAN; n++) {
         struct attend a = { .q = q, .n_q = 1 + n % QUERIES, .head_dim = n % 3 ? HEAD : 64, .kv = kv,
-                            .page_stride = stride, .pages = pages, .n = n, .scale = 0.2f };
+                            .page_stride = stride, .pages = pages, .n = n, .scale = 0.2f,
+                            .skip = n % 4 ? 0 : n % (n < KERNEL_PAGE ? n : KERNEL_PAGE), .softcap = n % 5 ? 0 : 1.5f };
 
         /* What lies behind n in its page must not matter. */
         kv[pages[(n - 1) / KERNEL_PAGE] * stride + (n - 1) % KERNEL_PAGE] = f16_of_f32(2);
@@ -411,6 +427,52 @@ Test(kernels, attention_does_not_see_positions_that_are_not_there)
         cr_expect(eq(flt, max, 8));
         cr_expect(eq(flt, sum, 2));
         cr_expect(eq(flt, o[5], 1));
+    }
+}
+
+/* Gemma's two own pieces against the definition, in double precision. */
+Test(kernels, gelu_and_the_soft_cap_are_what_their_definitions_say)
+{
+    float x[KERNEL_BLOCK], one[KERNEL_BLOCK], gelu[KERNEL_BLOCK], cap[KERNEL_BLOCK];
+
+    for (int i = 0; i < KERNEL_BLOCK; i++) {
+        x[i] = cap[i] = (float)(i - 16) / 2;
+        one[i] = 1;
+    }
+    for (size_t i = 0; kernels_at(i); i++) {
+        memcpy(cap, x, sizeof cap);
+        kernels_at(i)->gelu_tanh_mul(x, one, KERNEL_BLOCK, gelu);
+        kernels_at(i)->softcap(cap, 3, KERNEL_BLOCK);
+        for (int j = 0; j < KERNEL_BLOCK; j++) {
+            const double v = (double)x[j];
+
+            cr_expect(le(dbl, fabs((double)gelu[j] - v / 2 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)))), 2e-6));
+            cr_expect(le(dbl, fabs((double)cap[j] - 3 * tanh(v / 3)), 2e-6));
+        }
+    }
+}
+
+/* What a window leaves out is as if it were not in the cache. */
+Test(kernels, attention_does_not_see_positions_that_are_skipped)
+{
+    const uint32_t page = 0;
+    static uint16_t kv[2 * 16 * KERNEL_PAGE];
+    float q[16], o[16], max, sum;
+
+    for (int i = 0; i < 16; i++)
+        q[i] = 1;
+    for (int i = 0; i < 16; i++)
+        for (int t = 0; t < KERNEL_PAGE; t++) {
+            kv[i * KERNEL_PAGE + t] = t < 3 ? 0x7e00 : f16_of_f32(0.5f);
+            kv[16 * KERNEL_PAGE + t * 16 + i] = t < 3 ? 0x7e00 : f16_of_f32((float)t);
+        }
+    for (size_t i = 0; kernels_at(i); i++) {
+        kernels_at(i)->attend(&(struct attend){ .q = q, .n_q = 1, .head_dim = 16, .kv = kv, .page_stride = 512,
+                                                .pages = &page, .n = 5, .skip = 3, .scale = 1, .max = &max,
+                                                .sum = &sum, .o = o });
+        cr_expect(eq(flt, max, 8));
+        cr_expect(eq(flt, sum, 2));
+        cr_expect(eq(flt, o[5], 7));
     }
 }
 
