@@ -22,6 +22,7 @@ struct arch {
     const char *name;           /* of general.architecture, and in front of its keys */
     enum arch_pairs pairs;
     bool qkv_bias;              /* must be there; every matrix may have one */
+    bool qk_norm;               /* RMS norm over each head of queries and keys, before they turn */
 };
 
 /* NULL for a name that has no row. */

@@ -7,7 +7,7 @@
  * rows with a barrier behind it; for one or two rows every thread does it for
  * itself instead, on the same numbers in the same order, which is cheaper than a
  * barrier and gives the same bits. That is 5 barriers a layer in decoding, 8
- * in a prompt.
+ * in a prompt, and one more where heads are normed.
  *
  * Attention is computed in spans of KERNEL_SPAN positions from the sequence's
  * start and joined in their order, whoever computes them: so the result does not
@@ -190,11 +190,13 @@ static void store_v(const struct part *p, uint32_t layer, uint32_t group, const 
 }
 
 /* Queries, keys and values: a group holds whole pairs of neighbours, so it can
- * be rotated and stored by the thread that has it. */
+ * be rotated and stored by the thread that has it; unless whole heads have to be
+ * normed first. */
 static void qkv_part(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
     const struct layer *l = &m->layers[layer];
+    const bool turn_now = !l->q_norm;
     const uint32_t hd = m->shape.head_dim;
     size_t at = 0;
 
@@ -209,14 +211,43 @@ static void qkv_part(const struct part *p, uint32_t layer)
                 float *x = m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES;
                 const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
 
-                if (id != W_V)
+                if (id != W_V && turn_now)
                     p->k->rope(x, p->rows->rope_c + turn, p->rows->rope_s + turn, KERNEL_LANES);
-                if (id == W_K)
+                if (id == W_K && turn_now)
                     store_k(p, layer, g, x, &p->step->rows[r]);
                 else if (id == W_V)
                     store_v(p, layer, g, x, &p->step->rows[r]);
             }
         at += (size_t)w->mat.n_groups * KERNEL_LANES;
+    }
+}
+
+/* Norm and rotation of whole heads, queries in their place, keys into the cache. */
+static void heads_part(const struct part *p, uint32_t layer)
+{
+    const struct model *m = p->m;
+    const struct layer *l = &m->layers[layer];
+    const struct model_shape *s = &m->shape;
+    const uint32_t heads = s->n_heads + s->n_kv_heads, hd = s->head_dim;
+    const uint32_t padded = (hd + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
+    float *head = p->room->row;
+    uint32_t from, to;
+
+    range(p, p->step->n * heads, &from, &to);
+    memset(head + hd, 0, (padded - hd) * sizeof *head);
+    for (uint32_t i = from; i < to; i++) {
+        const uint32_t r = i / heads, h = i % heads;
+        const size_t turn = (size_t)r * hd;
+        float *x = m->qkv_rows[r] + (size_t)h * hd;
+
+        memcpy(head, x, hd * sizeof *head);
+        p->k->rms_norm(head, h < s->n_heads ? l->q_norm : l->k_norm, padded, s->head_real, s->rms_eps, head);
+        p->k->rope(head, p->rows->rope_c + turn, p->rows->rope_s + turn, hd);
+        if (h < s->n_heads)
+            memcpy(x, head, hd * sizeof *x);
+        else
+            for (uint32_t g = 0; g < hd; g += KERNEL_LANES)
+                store_k(p, layer, ((h - s->n_heads) * hd + g) / KERNEL_LANES, head + g, &p->step->rows[r]);
     }
 }
 
@@ -403,6 +434,10 @@ static void run_layer(const struct part *p, uint32_t i)
     meet(p);
     qkv_part(p, i);
     barrier(p);
+    if (l->q_norm) {
+        heads_part(p, i);
+        barrier(p);
+    }
     attention(p, i);
     y_part(p, &l->w[W_O], &p->rows->att, first_group(p, &l->w[W_GATE].mat));
     barrier(p);

@@ -23,6 +23,7 @@ struct need {
 
 struct layer {
     float *attn_norm, *ffn_norm;        /* [dim], padded */
+    float *q_norm, *k_norm;             /* [head_dim], padded, or NULL */
     struct weight w[N_WEIGHTS];
     struct need attn, o, ffn, down;
 };

@@ -300,6 +300,22 @@ static int take_norm(struct loading *l, const char *name, float **ret)
     return r == GGUF_ABSENT ? fail(l, -EINVAL, "tensor \"%s\" is missing", name) : r;
 }
 
+/* The norms of queries and keys: a head's elements are packed like its rows. */
+static int take_head_norms(struct loading *l, uint32_t i, struct layer *layer)
+{
+    const uint32_t n = l->m->shape.head_real;
+    char q[NAME_SIZE], k[NAME_SIZE];
+    int r;
+
+    snprintf(q, sizeof q, "blk.%u.attn_q_norm.weight", i);
+    snprintf(k, sizeof k, "blk.%u.attn_k_norm.weight", i);
+    if ((r = take_vector_of(l, q, n, ROWS_TURNED, &layer->q_norm)) < 0 ||
+        (r = take_vector_of(l, k, n, ROWS_TURNED, &layer->k_norm)) < 0)
+        return r;
+    return layer->q_norm && layer->k_norm
+               ? 0 : fail(l, -EINVAL, "tensor \"%s\" is missing", layer->q_norm ? k : q);
+}
+
 static void want(struct need *need, const struct mat *mat)
 {
     if (mat_type_quantised(mat->type))
@@ -320,6 +336,8 @@ static int take_layer(struct loading *l, uint32_t i, struct layer *layer)
         return r;
     snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", i);
     if ((r = take_norm(l, name, &layer->ffn_norm)))
+        return r;
+    if (l->m->arch->qk_norm && (r = take_head_norms(l, i, layer)))
         return r;
     for (size_t w = 0; w < N_WEIGHTS; w++) {
         struct weight *weight = &layer->w[layer_mats[w].id];
@@ -388,7 +406,7 @@ static int take_tensors(struct loading *l)
     l->dims[DIM_Q] = s->n_heads * s->head_real;
     l->dims[DIM_KV] = s->n_kv_heads * s->head_real;
     l->dims[DIM_FFN] = s->ffn_dim;
-    l->max_used = 2 * n_mats + 2 * (size_t)s->n_layers + 4;
+    l->max_used = 2 * n_mats + 4 * (size_t)s->n_layers + 4;
     l->sources = calloc(n_mats, sizeof *l->sources);
     l->used = calloc(l->max_used, sizeof *l->used);
     m->layers = arena_array(m->arena, s->n_layers, sizeof *m->layers);

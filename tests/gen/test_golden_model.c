@@ -154,7 +154,7 @@ static void expect_twin(const char *name, const char *isa)
 
 Test(golden_model, tiny_checkpoints_of_every_family_give_the_logits_of_transformers)
 {
-    static const char *const names[] = { "llama", "llama-rope-llama3", "llama-tied-bias", "qwen2" };
+    static const char *const names[] = { "llama", "llama-rope-llama3", "llama-tied-bias", "qwen2", "qwen3" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         expect_twin(names[i], NULL);
