@@ -11,6 +11,7 @@
 #define GEN_ARCH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Which elements of a head rotary position turns against each other. */
 enum arch_pairs {
@@ -18,11 +19,23 @@ enum arch_pairs {
     ARCH_HALVES,                /* (i, i + n / 2) of the n that turn */
 };
 
+enum arch_act { ARCH_SILU, ARCH_GELU_TANH };
+
 struct arch {
     const char *name;           /* of general.architecture, and in front of its keys */
     enum arch_pairs pairs;
     bool qkv_bias;              /* must be there; every matrix may have one */
     bool qk_norm;               /* RMS norm over each head of queries and keys, before they turn */
+    bool post_norms;            /* RMS norm also on what attention and feed-forward give */
+    bool scaled_embedding;      /* by sqrt(embedding_length) */
+    enum arch_act act;          /* of the feed-forward's gate */
+    float attn_softcap, final_softcap;      /* when the key is absent; 0: none */
+    /* attention.sliding_window: of `period` layers one sees everything, the last; of a file without the key none slides
+     * unless `window` is what it means then. period 0: no layer slides, whatever the file says. */
+    uint32_t period, window;
+    float local_rope_theta;     /* of layers that slide, when rope.freq_base_swa is absent; 0: that of the others */
+    bool local_rope_unscaled;   /* the file's rope scaling is not for them */
+    uint32_t wide_layers;       /* with this many layers scores are scaled by dim / n_heads, not by the head's length */
 };
 
 /* NULL for a name that has no row. */

@@ -106,30 +106,50 @@ static void norm_rows(const struct part *p, const float *w, struct need need)
         norm_row(p, p->rows->x + (size_t)r * p->m->dim, w, r, need);
 }
 
-static void add_rows(const struct part *p)
+/* `norm` is what comes before the addition, or NULL. */
+static void add_rows(const struct part *p, const float *norm)
 {
-    const uint32_t dim = p->m->dim;
+    const struct model *m = p->m;
+    const uint32_t dim = m->dim;
 
-    for (uint32_t r = p->from; r < p->to; r++)
-        p->k->add(p->rows->x + (size_t)r * dim, p->m->y_rows[r], dim);
+    for (uint32_t r = p->from; r < p->to; r++) {
+        const float *y = m->y_rows[r];
+
+        if (norm) {
+            p->k->rms_norm(y, norm, dim, m->shape.dim, m->shape.rms_eps, p->room->row);
+            y = p->room->row;
+        }
+        p->k->add(p->rows->x + (size_t)r * dim, y, dim);
+    }
+}
+
+static void make_turns(const struct part *p, uint32_t r, enum sight_id id)
+{
+    const uint32_t hd = p->m->shape.head_dim;
+    const double *freq = p->m->sights[id].freq;
+    float *c = p->rows->turns[id].c + (size_t)r * hd, *s = p->rows->turns[id].s + (size_t)r * hd;
+
+    for (uint32_t i = 0; i < hd / 2; i++) {
+        double angle = p->step->rows[r].pos * freq[i];
+
+        c[2 * i] = c[2 * i + 1] = (float)cos(angle);
+        s[2 * i + 1] = (float)sin(angle);
+        s[2 * i] = -s[2 * i + 1];
+    }
 }
 
 static void begin_rows(const struct part *p)
 {
-    const uint32_t hd = p->m->shape.head_dim;
+    const struct model *m = p->m;
 
     for (uint32_t r = p->from; r < p->to; r++) {
-        const struct model_row *row = &p->step->rows[r];
-        float *c = p->rows->rope_c + (size_t)r * hd, *s = p->rows->rope_s + (size_t)r * hd;
+        float *x = p->rows->x + (size_t)r * m->dim;
 
-        mat_row(&p->m->embd, (uint32_t)row->token, p->rows->x + (size_t)r * p->m->dim);
-        for (uint32_t i = 0; i < hd / 2; i++) {
-            double angle = row->pos * p->m->freq[i];
-
-            c[2 * i] = c[2 * i + 1] = (float)cos(angle);
-            s[2 * i + 1] = (float)sin(angle);
-            s[2 * i] = -s[2 * i + 1];
-        }
+        mat_row(&m->embd, (uint32_t)p->step->rows[r].token, x);
+        if (m->arch->scaled_embedding)
+            p->k->scale(x, m->embd_scale, m->dim);
+        for (uint32_t i = 0; i < m->n_sights; i++)
+            make_turns(p, r, i);
     }
 }
 
@@ -196,6 +216,7 @@ static void qkv_part(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
     const struct layer *l = &m->layers[layer];
+    const struct turns *turns = &p->rows->turns[l->sight];
     const bool turn_now = !l->q_norm;
     const uint32_t hd = m->shape.head_dim;
     size_t at = 0;
@@ -212,7 +233,7 @@ static void qkv_part(const struct part *p, uint32_t layer)
                 const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
 
                 if (id != W_V && turn_now)
-                    p->k->rope(x, p->rows->rope_c + turn, p->rows->rope_s + turn, KERNEL_LANES);
+                    p->k->rope(x, turns->c + turn, turns->s + turn, KERNEL_LANES);
                 if (id == W_K && turn_now)
                     store_k(p, layer, g, x, &p->step->rows[r]);
                 else if (id == W_V)
@@ -227,6 +248,7 @@ static void heads_part(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
     const struct layer *l = &m->layers[layer];
+    const struct turns *turns = &p->rows->turns[l->sight];
     const struct model_shape *s = &m->shape;
     const uint32_t heads = s->n_heads + s->n_kv_heads, hd = s->head_dim;
     const uint32_t padded = (hd + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
@@ -242,7 +264,7 @@ static void heads_part(const struct part *p, uint32_t layer)
 
         memcpy(head, x, hd * sizeof *head);
         p->k->rms_norm(head, h < s->n_heads ? l->q_norm : l->k_norm, padded, s->head_real, s->rms_eps, head);
-        p->k->rope(head, p->rows->rope_c + turn, p->rows->rope_s + turn, hd);
+        p->k->rope(head, turns->c + turn, turns->s + turn, hd);
         if (h < s->n_heads)
             memcpy(x, head, hd * sizeof *x);
         else
@@ -271,7 +293,10 @@ static void ffn_part(const struct part *p, uint32_t layer)
         const uint32_t at = from * KERNEL_BLOCK, n = (to - from) * KERNEL_BLOCK;
         float *out = l->down.floats ? m->mid.f + (size_t)r * m->ffn + at : p->room->row;
 
-        p->k->silu_mul(m->gate_rows[r] + at, m->up_rows[r] + at, n, out);
+        if (m->arch->act == ARCH_GELU_TANH)
+            p->k->gelu_tanh_mul(m->gate_rows[r] + at, m->up_rows[r] + at, n, out);
+        else
+            p->k->silu_mul(m->gate_rows[r] + at, m->up_rows[r] + at, n, out);
         give_row(p, &m->mid, r, out, at, n, l->down);
     }
 }
@@ -294,12 +319,23 @@ static struct slot slot_at(const struct model *m, float *at)
     return (struct slot){ at, at + m->group, at + 2 * m->group };
 }
 
+static const struct sight *sight_of(const struct model *m, uint32_t layer)
+{
+    return &m->sights[m->layers[layer].sight];
+}
+
+/* Number `span` of those that row r sees. */
 static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32_t head, uint32_t span,
                         struct slot out)
 {
     const struct model *m = p->m;
     const struct model_row *row = &p->step->rows[r];
-    const uint32_t first = span * KERNEL_SPAN, left = row->pos + 1 - first;
+    const struct sight *sight = sight_of(m, layer);
+    const uint32_t begin = (sight->first[r] + span) * KERNEL_SPAN, left = row->pos + 1 - begin;
+    const uint32_t end = begin + (left < KERNEL_SPAN ? left : KERNEL_SPAN);
+    const uint32_t seen = row->pos + 1 > sight->window ? row->pos + 1 - sight->window : 0;
+    const uint32_t hidden = seen > begin ? seen - begin : 0;    /* positions of the span before the window */
+    const uint32_t from = begin + hidden / KV_PAGE * KV_PAGE;
 
     p->k->attend(&(struct attend){
         .q = m->qkv_rows[r] + (size_t)head * m->group * m->shape.head_dim,
@@ -307,9 +343,11 @@ static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32
         .head_dim = m->shape.head_dim,
         .kv = kv_k(p->step->kv, layer, 0, head),
         .page_stride = kv_page_stride(p->step->kv),
-        .pages = row->pages + first / KV_PAGE,
-        .n = left < KERNEL_SPAN ? left : KERNEL_SPAN,
+        .pages = row->pages + from / KV_PAGE,
+        .n = end - from,
+        .skip = hidden % KV_PAGE,
         .scale = m->attn_scale,
+        .softcap = m->attn_softcap,
         .max = out.max,
         .sum = out.sum,
         .o = out.o,
@@ -328,20 +366,21 @@ static void divide_by_sum(const struct part *p, struct slot s)
         p->k->scale(s.o + (size_t)h * p->m->shape.head_dim, 1.0f / s.sum[h], p->m->shape.head_dim);
 }
 
-static size_t spans_of(const struct model *m, uint32_t r) { return m->span_at[r + 1] - m->span_at[r]; }
+static size_t spans_of(const struct sight *s, uint32_t r) { return s->at[r + 1] - s->at[r]; }
 
 /* Single spans, each into its slot: [row][head][span]. */
 static void attend_spans(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
-    const size_t heads = m->shape.n_kv_heads, total = m->span_at[p->step->n] * heads;
+    const struct sight *sight = sight_of(m, layer);
+    const size_t heads = m->shape.n_kv_heads, total = sight->at[p->step->n] * heads;
     const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
     uint32_t r = 0;
 
     for (size_t i = from; i < to; i++) {
-        while (m->span_at[r + 1] * heads <= i)
+        while (sight->at[r + 1] * heads <= i)
             r++;
-        size_t in_row = i - m->span_at[r] * heads, spans = spans_of(m, r);
+        size_t in_row = i - sight->at[r] * heads, spans = spans_of(sight, r);
 
         attend_span(p, layer, r, (uint32_t)(in_row / spans), (uint32_t)(in_row % spans),
                     slot_at(m, m->slots + i * m->slot_floats));
@@ -352,13 +391,14 @@ static void attend_spans(const struct part *p, uint32_t layer)
 static void attend_heads(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
-    const size_t heads = m->shape.n_kv_heads, total = m->span_at[p->step->n] * heads;
+    const struct sight *sight = sight_of(m, layer);
+    const size_t heads = m->shape.n_kv_heads, total = sight->at[p->step->n] * heads;
     const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
     const size_t width = (size_t)m->group * m->shape.head_dim;
 
     for (uint32_t r = 0; r < p->step->n; r++, beat(p))
         for (uint32_t h = 0; h < heads; h++) {
-            const size_t spans = spans_of(m, r), at = m->span_at[r] * heads + h * spans;
+            const size_t spans = spans_of(sight, r), at = sight->at[r] * heads + h * spans;
             struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);
 
             if (at < from || at >= to)
@@ -374,13 +414,14 @@ static void attend_heads(const struct part *p, uint32_t layer)
 }
 
 /* The same sums for a row whose spans lie in slots. */
-static void join_spans(const struct part *p, uint32_t r)
+static void join_spans(const struct part *p, uint32_t layer, uint32_t r)
 {
     const struct model *m = p->m;
+    const struct sight *sight = sight_of(m, layer);
     const size_t heads = m->shape.n_kv_heads, width = (size_t)m->group * m->shape.head_dim;
 
     for (uint32_t h = 0; h < heads; h++) {
-        const size_t spans = spans_of(m, r), at = m->span_at[r] * heads + h * spans;
+        const size_t spans = spans_of(sight, r), at = sight->at[r] * heads + h * spans;
         struct slot whole = slot_at(m, p->room->part);
 
         memcpy(p->room->part, m->slots + at * m->slot_floats, m->slot_floats * sizeof(float));
@@ -414,7 +455,7 @@ static void attention(const struct part *p, uint32_t layer)
     barrier(p);
     for (uint32_t r = p->from; r < p->to; r++) {
         if (p->step->split)
-            join_spans(p, r);
+            join_spans(p, layer, r);
         if (p->rows->heads != p->rows->att.f)
             close_gaps(p, r);
         give_row(p, &p->rows->att, r, p->rows->att.f + (size_t)r * p->m->attn, 0, p->m->attn, l->o);
@@ -441,14 +482,14 @@ static void run_layer(const struct part *p, uint32_t i)
     attention(p, i);
     y_part(p, &l->w[W_O], &p->rows->att, first_group(p, &l->w[W_GATE].mat));
     barrier(p);
-    add_rows(p);
+    add_rows(p, l->post_attn_norm);
     norm_rows(p, l->ffn_norm, l->ffn);
     meet(p);
     ffn_part(p, i);
     barrier(p);
     y_part(p, &l->w[W_DOWN], &m->mid, first_group(p, then));
     barrier(p);
-    add_rows(p);
+    add_rows(p, l->post_ffn_norm);
 }
 
 /* The output matrix for the rows whose logits are wanted. */
@@ -485,6 +526,8 @@ static void logits(const struct part *p)
     };
     if (mul_out.n_groups)
         p->k->mul[out->type](&mul_out);
+    for (uint32_t i = 0; m->final_softcap > 0 && i < n; i++)
+        p->k->softcap(m->logit_rows[i] + mul_out.at, m->final_softcap, mul_out.n_groups * KERNEL_LANES);
     if (rest == 0 || g1 != out->n_groups || g0 == g1)
         return;
     /* The caller's rows end in the middle of the last group. */
@@ -493,8 +536,11 @@ static void logits(const struct part *p)
     mul_out.y = m->tail_rows;
     mul_out.at = 0;
     p->k->mul[out->type](&mul_out);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        if (m->final_softcap > 0)
+            p->k->softcap(m->tail_rows[i], m->final_softcap, KERNEL_LANES);
         memcpy(m->logit_rows[i] + (size_t)whole * KERNEL_LANES, m->tail_rows[i], rest * sizeof(float));
+    }
 }
 
 static void step_part(void *arg, uint32_t thread)
@@ -520,6 +566,12 @@ static void step_part(void *arg, uint32_t thread)
     logits(&p);
 }
 
+static void count_spans(struct sight *s, uint32_t r, uint32_t pos)
+{
+    s->first[r] = pos + 1 > s->window ? (pos + 1 - s->window) / KERNEL_SPAN : 0;
+    s->at[r + 1] = s->at[r] + pos / KERNEL_SPAN + 1 - s->first[r];
+}
+
 void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n)
 {
     const uint32_t threads = pool_threads(m->pool), heads = m->shape.n_kv_heads;
@@ -531,14 +583,15 @@ void model_forward(struct model *m, struct kv *kv, const struct model_row *rows,
     *step = (struct step){ .kv = kv, .rows = rows, .n = (uint32_t)n };
     for (uint32_t r = 0; r < n; r++) {
         assert(rows[r].token >= 0 && (uint32_t)rows[r].token < m->shape.vocab_size);
-        m->span_at[r + 1] = m->span_at[r] + rows[r].pos / KERNEL_SPAN + 1;
+        for (uint32_t i = 0; i < m->n_sights; i++)
+            count_spans(&m->sights[i], r, rows[r].pos);
         if (rows[r].logits) {
             m->wanted[step->n_wanted] = r;
             m->logit_rows[step->n_wanted++] = rows[r].logits;
         }
     }
-    /* Few heads would leave threads without work: then spans are dealt out. */
-    step->split = m->span_at[n] * heads <= MODEL_SLOTS && n * heads < 8 * (size_t)threads;
+    /* Few heads would leave threads without work: then spans are dealt out. The first sight has the most. */
+    step->split = m->sights[0].at[n] * heads <= MODEL_SLOTS && n * heads < 8 * (size_t)threads;
     step->copied = step->split && n <= MODEL_COPIED_ROWS;
     pool_run(m->pool, step_part, m);
 }

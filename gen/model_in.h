@@ -21,9 +21,22 @@ struct need {
     bool quantised, floats;
 };
 
+enum sight_id { SIGHT_FULL, SIGHT_LOCAL, N_SIGHTS };
+
+/* How far a layer looks back, and how its queries and keys turn. */
+struct sight {
+    uint32_t window;            /* positions that one sees, its own included; UINT32_MAX: all */
+    double *freq;               /* [head_dim / 2]: radians a position */
+    /* Spans of a pass: of row r those from first[r] on, at[r + 1] - at[r] of them. */
+    uint32_t first[MODEL_MAX_ROWS];
+    size_t at[MODEL_MAX_ROWS + 1];
+};
+
 struct layer {
+    enum sight_id sight;
     float *attn_norm, *ffn_norm;        /* [dim], padded */
     float *q_norm, *k_norm;             /* [head_dim], padded, or NULL */
+    float *post_attn_norm, *post_ffn_norm;          /* [dim], padded, or NULL */
     struct weight w[N_WEIGHTS];
     struct need attn, o, ffn, down;
 };
@@ -32,7 +45,7 @@ struct layer {
  * a pass of very few rows, in copies of its own that every thread computes. */
 struct rows {
     float *x;                   /* [rows][dim]: the residual stream */
-    float *rope_c, *rope_s;     /* [rows][head_dim] */
+    struct turns { float *c, *s; } turns[N_SIGHTS];     /* [rows][head_dim]: cosines and sines */
     struct acts in;             /* of Q, K, V, gate, up and the output matrix */
     struct acts att;            /* of O */
     float *heads;               /* [rows][n_heads][head_dim]; in att unless heads are padded */
@@ -72,8 +85,9 @@ struct model {
     struct mat embd, out;       /* the same bytes when tied */
     float *out_norm;
     struct need out_need;
-    double *freq;               /* [head_dim / 2]: radians a position */
-    float attn_scale;
+    struct sight sights[N_SIGHTS];
+    uint32_t n_sights;          /* 1: every layer sees everything */
+    float attn_scale, attn_softcap, final_softcap, embd_scale;
 
     uint32_t dim, attn, ffn;    /* padded: of x, of O's input, of the middle */
     uint32_t heads_stride;      /* of rows.heads */
@@ -87,7 +101,6 @@ struct model {
     float *y_rows[MODEL_MAX_ROWS], *qkv_rows[MODEL_MAX_ROWS], *gate_rows[MODEL_MAX_ROWS],
         *up_rows[MODEL_MAX_ROWS], *tail_rows[MODEL_MAX_ROWS], *logit_rows[MODEL_MAX_ROWS];
     uint32_t wanted[MODEL_MAX_ROWS];
-    size_t span_at[MODEL_MAX_ROWS + 1]; /* spans of the rows before */
     struct worker_room *rooms;  /* [threads] */
 };
 

@@ -316,6 +316,18 @@ static int take_head_norms(struct loading *l, uint32_t i, struct layer *layer)
                ? 0 : fail(l, -EINVAL, "tensor \"%s\" is missing", layer->q_norm ? k : q);
 }
 
+static int take_post_norms(struct loading *l, uint32_t i, struct layer *layer)
+{
+    char name[NAME_SIZE];
+    int r;
+
+    snprintf(name, sizeof name, "blk.%u.post_attention_norm.weight", i);
+    if ((r = take_norm(l, name, &layer->post_attn_norm)))
+        return r;
+    snprintf(name, sizeof name, "blk.%u.post_ffw_norm.weight", i);
+    return take_norm(l, name, &layer->post_ffn_norm);
+}
+
 static void want(struct need *need, const struct mat *mat)
 {
     if (mat_type_quantised(mat->type))
@@ -338,6 +350,8 @@ static int take_layer(struct loading *l, uint32_t i, struct layer *layer)
     if ((r = take_norm(l, name, &layer->ffn_norm)))
         return r;
     if (l->m->arch->qk_norm && (r = take_head_norms(l, i, layer)))
+        return r;
+    if (l->m->arch->post_norms && (r = take_post_norms(l, i, layer)))
         return r;
     for (size_t w = 0; w < N_WEIGHTS; w++) {
         struct weight *weight = &layer->w[layer_mats[w].id];
@@ -406,7 +420,7 @@ static int take_tensors(struct loading *l)
     l->dims[DIM_Q] = s->n_heads * s->head_real;
     l->dims[DIM_KV] = s->n_kv_heads * s->head_real;
     l->dims[DIM_FFN] = s->ffn_dim;
-    l->max_used = 2 * n_mats + 4 * (size_t)s->n_layers + 4;
+    l->max_used = 2 * n_mats + 6 * (size_t)s->n_layers + 4;
     l->sources = calloc(n_mats, sizeof *l->sources);
     l->used = calloc(l->max_used, sizeof *l->used);
     m->layers = arena_array(m->arena, s->n_layers, sizeof *m->layers);
@@ -438,26 +452,86 @@ static int check_rope_scaling(const struct loading *l, float *ret_divide)
 }
 
 /* Radians a position for each pair of a head; 0 for pairs that do not turn. */
-static int make_freq(struct loading *l)
+static int make_freq(const struct loading *l, float theta, float divide, const float *factors, double **ret)
 {
-    struct model *m = l->m;
-    const uint32_t hd = m->shape.head_dim, turned = l->turned;
-    float *factors = NULL, divide;
-    int r;
+    const uint32_t hd = l->m->shape.head_dim, turned = l->turned;
+    double *freq = arena_array(l->m->arena, hd / 2, sizeof *freq);
 
-    if ((r = check_rope_scaling(l, &divide)) ||
-        (r = take_vector(l, "rope_freqs.weight", turned / 2, &factors)) < 0)
-        return r;
-    m->freq = arena_array(m->arena, hd / 2, sizeof *m->freq);
-    if (!m->freq)
+    if (!freq)
         return fail(l, -ENOMEM, "no memory for %u frequencies", hd / 2);
     for (uint32_t i = 0; i < turned / 2; i++) {
-        m->freq[i] = pow((double)m->shape.rope_theta, -2.0 * i / turned) / (double)divide;
+        freq[i] = pow((double)theta, -2.0 * i / turned) / (double)divide;
         if (factors)
-            m->freq[i] /= (double)factors[i];
+            freq[i] /= (double)factors[i];
     }
-    m->attn_scale = 1.0f / sqrtf((float)m->shape.head_real);
+    *ret = freq;
     return 0;
+}
+
+/* Which layers slide, and over how much. */
+static int make_windows(struct loading *l)
+{
+    struct model *m = l->m;
+    const struct arch *a = m->arch;
+    uint32_t window = UINT32_MAX, period = a->period;
+    int r;
+
+    if (period && ((r = read_u32(l, "attention.sliding_window", a->window ? a->window : UINT32_MAX, 0, UINT32_MAX, &window)) ||
+                   (r = read_u32(l, "attention.sliding_window_pattern", period, 1, MAX_LAYERS, &period))))
+        return r;
+    if (window == 0)
+        window = UINT32_MAX;
+    m->sights[SIGHT_FULL].window = UINT32_MAX;
+    m->sights[SIGHT_LOCAL].window = window;
+    m->n_sights = window == UINT32_MAX ? 1 : N_SIGHTS;
+    for (uint32_t i = 0; i < m->shape.n_layers && m->n_sights == N_SIGHTS; i++)
+        m->layers[i].sight = (i + 1) % period ? SIGHT_LOCAL : SIGHT_FULL;
+    return 0;
+}
+
+static int make_sights(struct loading *l)
+{
+    struct model *m = l->m;
+    const struct arch *a = m->arch;
+    const float own = m->shape.rope_theta;
+    float *factors = NULL, divide, theta;
+    int r;
+
+    if ((r = make_windows(l)) || (r = check_rope_scaling(l, &divide)) ||
+        (r = take_vector(l, "rope_freqs.weight", l->turned / 2, &factors)) < 0 ||
+        (r = make_freq(l, own, divide, factors, &m->sights[SIGHT_FULL].freq)) || m->n_sights == 1)
+        return r < 0 ? r : 0;
+    if ((r = read_f32(l, "rope.freq_base_swa", a->local_rope_theta > 0 ? a->local_rope_theta : own, &theta)))
+        return r;
+    return make_freq(l, theta, a->local_rope_unscaled ? 1 : divide, factors, &m->sights[SIGHT_LOCAL].freq);
+}
+
+/* ---- numbers --------------------------------------------------------- */
+
+/* A cap of 0 is none. */
+static int read_cap(const struct loading *l, const char *rest, float absent, float *ret)
+{
+    char key[NAME_SIZE];
+    int r;
+
+    *ret = absent;
+    r = gguf_f32(l->file, key_of(l, rest, key), ret, l->err);
+    if (r < 0)
+        return r;
+    return isfinite(*ret) && *ret >= 0 ? 0 : fail(l, -EINVAL, "%s: %g is below 0", key, (double)*ret);
+}
+
+static int read_numbers(struct loading *l)
+{
+    struct model *m = l->m;
+    const struct model_shape *s = &m->shape;
+    const uint32_t scaled_by = s->n_layers == m->arch->wide_layers ? s->dim / s->n_heads : s->head_real;
+    int r;
+
+    m->embd_scale = sqrtf((float)s->dim);
+    m->attn_scale = 1.0f / sqrtf((float)scaled_by);
+    return (r = read_cap(l, "attn_logit_softcapping", m->arch->attn_softcap, &m->attn_softcap)) ? r
+           : read_cap(l, "final_logit_softcapping", m->arch->final_softcap, &m->final_softcap);
 }
 
 /* ---- packing --------------------------------------------------------- */
@@ -584,8 +658,10 @@ static void place_acts(struct layout *l, uint32_t rows, uint32_t k, struct acts 
 static void place_rows(struct layout *l, const struct model *m, uint32_t n, struct rows *r)
 {
     r->x = place(l, (size_t)n * m->dim, sizeof *r->x);
-    r->rope_c = place(l, (size_t)n * m->shape.head_dim, sizeof *r->rope_c);
-    r->rope_s = place(l, (size_t)n * m->shape.head_dim, sizeof *r->rope_s);
+    for (uint32_t i = 0; i < m->n_sights; i++) {
+        r->turns[i].c = place(l, (size_t)n * m->shape.head_dim, sizeof(float));
+        r->turns[i].s = place(l, (size_t)n * m->shape.head_dim, sizeof(float));
+    }
     place_acts(l, n, m->dim, &r->in);
     place_acts(l, n, m->attn, &r->att);
     r->heads = m->shape.head_dim == m->shape.head_real ? r->att.f : place(l, (size_t)n * m->heads_stride, sizeof *r->heads);
@@ -656,7 +732,8 @@ int model_load(struct model *m, const struct gguf *file, struct err *err)
     m->arena = arena_new(0);
     if (!m->arena)
         return fail(&l, -ENOMEM, "no memory");
-    if ((r = read_shape(&l)) == 0 && (r = take_tensors(&l)) == 0 && (r = make_freq(&l)) == 0 &&
+    if ((r = read_shape(&l)) == 0 && (r = take_tensors(&l)) == 0 && (r = make_sights(&l)) == 0 &&
+        (r = read_numbers(&l)) == 0 &&
         (r = refuse_unknown_tensors(&l)) == 0 && (r = make_scratch(&l)) == 0)
         r = pack_all(&l);
     free(l.sources);

@@ -150,11 +150,13 @@ static void expect_twin(const char *name, const char *isa)
             s.error[3], s.n_greedy, TWIN_GREEDY);
     cr_expect(le(dbl, s.worst, TWIN_MAX_ERROR), "%s", name);
     cr_expect(eq(u32, s.n_greedy, TWIN_GREEDY), "%s", name);
+    cr_expect(zero(u32, s.n_moved), "%s", name);
 }
 
 Test(golden_model, tiny_checkpoints_of_every_family_give_the_logits_of_transformers)
 {
-    static const char *const names[] = { "llama", "llama-rope-llama3", "llama-tied-bias", "qwen2", "qwen3" };
+    static const char *const names[] = { "gemma2", "gemma3", "llama", "llama-rope-llama3",
+                                         "llama-tied-bias", "qwen2", "qwen3" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         expect_twin(names[i], NULL);

@@ -138,6 +138,25 @@ static int score_length(struct twin *t, uint32_t n, double *ret, struct err *err
     return 0;
 }
 
+/* A pass of everything against passes of 1, 2, 3 … rows. */
+static int score_pieces(struct twin *t, uint32_t n, uint32_t *ret, struct err *err)
+{
+    const int32_t *ids = tensor(t, "ids", n, n, err);
+    float *whole = malloc((size_t)n * t->vocab * sizeof *whole);
+    int r = !ids ? -EINVAL : !whole ? err_set(err, -ENOMEM, "no memory") : feed(t, ids, 0, n, n, err);
+
+    if (r == 0)
+        memcpy(whole, t->logits, (size_t)n * t->vocab * sizeof *whole);
+    for (uint32_t at = 0, len = 1; r == 0 && at < n; at += len, len++) {
+        len = len < n - at ? len : n - at;
+        r = feed(t, ids + at, at, len, len, err);
+        for (size_t i = 0; i < (size_t)len * t->vocab; i++)
+            *ret += memcmp(&t->logits[i], &whole[(size_t)at * t->vocab + i], sizeof(float)) != 0;
+    }
+    free(whole);
+    return r;
+}
+
 static int32_t best(const struct twin *t)
 {
     uint32_t at = 0;
@@ -195,6 +214,8 @@ int twin_score(const char *folder, const char *isa, uint32_t threads, struct twi
         s.error[i] /= s.logit_std;
         s.worst = s.error[i] <= s.worst ? s.worst : s.error[i];
     }
+    if ((r = score_pieces(&t, twin_lengths[2], &s.n_moved, err)))
+        goto out;
     if ((r = score_greedy(&t, &s.n_greedy, err)) == 0)
         *ret = s;
 out:

@@ -21,6 +21,7 @@ struct twin_score {
     double error[TWIN_LENGTHS];         /* max |d| of the logits over their standard deviation */
     double worst;                       /* of these */
     double logit_std, min_gap;          /* of expected.json */
+    uint32_t n_moved;                   /* logits of 33 tokens that are other bits when these come in pieces */
     uint32_t n_greedy;                  /* tokens before the first that differs, at most TWIN_GREEDY */
 };
 
