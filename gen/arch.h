@@ -30,8 +30,8 @@ struct arch {
     bool scaled_embedding;      /* by sqrt(embedding_length) */
     enum arch_act act;          /* of the feed-forward's gate */
     float attn_softcap, final_softcap;      /* when the key is absent; 0: none */
-    /* attention.sliding_window: of `period` layers one sees everything, the last; of a file without the key none slides
-     * unless `window` is what it means then. period 0: no layer slides, whatever the file says. */
+    /* Of `period` layers the last one sees everything, the others the newest attention.sliding_window positions;
+     * `window` is that of a file without the key. 0: none slides. */
     uint32_t period, window;
     float local_rope_theta;     /* of layers that slide, when rope.freq_base_swa is absent; 0: that of the others */
     bool local_rope_unscaled;   /* the file's rope scaling is not for them */

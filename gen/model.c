@@ -126,14 +126,14 @@ static void add_rows(const struct part *p, const float *norm)
 static void make_turns(const struct part *p, uint32_t r, enum sight_id id)
 {
     const uint32_t hd = p->m->shape.head_dim;
-    const double *freq = p->m->sights[id].freq;
+    const double *freq = p->m->sights[id].freq, length = (double)p->m->sights[id].turn_length;
     float *c = p->rows->turns[id].c + (size_t)r * hd, *s = p->rows->turns[id].s + (size_t)r * hd;
 
     for (uint32_t i = 0; i < hd / 2; i++) {
         double angle = p->step->rows[r].pos * freq[i];
 
-        c[2 * i] = c[2 * i + 1] = (float)cos(angle);
-        s[2 * i + 1] = (float)sin(angle);
+        c[2 * i] = c[2 * i + 1] = (float)(length * cos(angle));
+        s[2 * i + 1] = (float)(length * sin(angle));
         s[2 * i] = -s[2 * i + 1];
     }
 }

@@ -27,6 +27,7 @@ enum sight_id { SIGHT_FULL, SIGHT_LOCAL, N_SIGHTS };
 struct sight {
     uint32_t window;            /* positions that one sees, its own included; UINT32_MAX: all */
     double *freq;               /* [head_dim / 2]: radians a position */
+    float turn_length;          /* what turns is multiplied by this */
     /* Spans of a pass: of row r those from first[r] on, at[r + 1] - at[r] of them. */
     uint32_t first[MODEL_MAX_ROWS];
     size_t at[MODEL_MAX_ROWS + 1];

@@ -161,6 +161,59 @@ static int read_heads(struct loading *l)
     return 0;
 }
 
+/* What a file may say of its architecture: keys that are read here, and some that change nothing. Any other might
+ * change what is computed. */
+static const struct { const char *rest; bool slides; } keys[] = {
+    { "attention.head_count" },
+    { "attention.head_count_kv" },
+    { "attention.key_length" },
+    { "attention.layer_norm_rms_epsilon" },
+    { "attention.sliding_window", .slides = true },
+    { "attention.sliding_window_pattern", .slides = true },
+    { "attention.value_length" },
+    { "attn_logit_softcapping" },
+    { "block_count" },
+    { "context_length" },
+    { "embedding_length" },
+    { "expert_count" },
+    { "expert_used_count" },
+    { "feed_forward_length" },
+    { "final_logit_softcapping" },
+    { "rope.dimension_count" },
+    { "rope.freq_base" },
+    { "rope.freq_base_swa", .slides = true },
+    { "rope.scale_linear" },
+    { "rope.scaling.factor" },
+    { "rope.scaling.finetuned" },
+    { "rope.scaling.original_context_length" },
+    { "rope.scaling.type" },
+    { "rope.scaling.yarn_attn_factor" },
+    { "rope.scaling.yarn_beta_fast" },
+    { "rope.scaling.yarn_beta_slow" },
+    { "tensor_data_layout" },
+    { "vocab_size" },
+};
+
+static bool known_key(const struct loading *l, const char *rest)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(rest, keys[i].rest) == 0)
+            return !keys[i].slides || l->m->arch->period;
+    return false;
+}
+
+static int refuse_unknown_keys(const struct loading *l)
+{
+    const size_t len = strlen(l->m->shape.arch);
+    enum gguf_type type;
+    const char *key;
+
+    for (size_t i = 0; (key = gguf_key(l->file, i, &type)); i++)
+        if (strncmp(key, l->m->shape.arch, len) == 0 && key[len] == '.' && !known_key(l, key + len + 1))
+            return fail(l, -ENOTSUP, "key \"%.200s\" has no meaning in architecture \"%s\"", key, l->m->shape.arch);
+    return 0;
+}
+
 static int read_shape(struct loading *l)
 {
     struct model_shape *s = &l->m->shape;
@@ -176,7 +229,7 @@ static int read_shape(struct loading *l)
         return r;
     if ((r = read_u32(l, "expert_count", 1, 0, UINT32_MAX, &experts)))
         return r;
-    return experts > 1 ? fail(l, -ENOTSUP, "a model of %u experts is not supported", experts) : 0;
+    return experts > 1 ? fail(l, -ENOTSUP, "a model of %u experts is not supported", experts) : refuse_unknown_keys(l);
 }
 
 /* ---- tensors --------------------------------------------------------- */
@@ -434,25 +487,58 @@ static int take_tensors(struct loading *l)
 
 /* ---- position -------------------------------------------------------- */
 
-static int check_rope_scaling(const struct loading *l, float *ret_divide)
+/* How rope is stretched for texts longer than the model was trained on first. */
+struct stretch {
+    float factor;               /* positions are divided by this; 1: not at all */
+    /* YaRN: pairs below `low` turn as ever, those from `high` on are stretched, between both there is a ramp. */
+    double low, high;           /* low < 0: no YaRN, all are stretched */
+    float length;               /* of what turns, times this */
+    const float *factors;       /* rope_freqs.weight, or NULL */
+};
+
+/* The pair that turns `turns` times within the length first trained on; arXiv:2309.00071, section 3.2. */
+static double yarn_pair(const struct loading *l, double turns, double trained)
+{
+    return l->turned * log(trained / (turns * 2 * M_PI)) / (2 * log((double)l->m->shape.rope_theta));
+}
+
+/* Ends of the ramp are whole pairs, and what turns grows by 0.1 ln(factor) + 1 unless the file has its own number. */
+static int read_yarn(const struct loading *l, struct stretch *s)
+{
+    float fast, slow;
+    uint32_t trained;
+    int r;
+
+    if ((r = read_u32(l, "rope.scaling.original_context_length", l->m->shape.n_ctx_train, 1, INT32_MAX, &trained)) ||
+        (r = read_f32(l, "rope.scaling.yarn_beta_fast", 32, &fast)) ||
+        (r = read_f32(l, "rope.scaling.yarn_beta_slow", 1, &slow)) ||
+        (r = read_f32(l, "rope.scaling.yarn_attn_factor", 1 + 0.1f * logf(s->factor), &s->length)))
+        return r;
+    s->low = fmax(0, floor(yarn_pair(l, (double)fast, trained)));
+    s->high = fmin(l->turned - 1, ceil(yarn_pair(l, (double)slow, trained)));
+    return 0;
+}
+
+static int read_stretch(struct loading *l, struct stretch *s)
 {
     char key[NAME_SIZE], kind[32];
     int r = gguf_text(l->file, key_of(l, "rope.scaling.type", key), kind, sizeof kind, l->err);
 
-    *ret_divide = 1;
+    *s = (struct stretch){ .factor = 1, .low = -1, .length = 1 };
     if (r < 0)
         return r;
     if (r == GGUF_ABSENT)
-        return read_f32(l, "rope.scale_linear", 1, ret_divide);
+        return read_f32(l, "rope.scale_linear", 1, &s->factor);
     if (strcmp(kind, "none") == 0)
         return 0;
-    if (strcmp(kind, "linear") == 0)
-        return read_f32(l, "rope.scaling.factor", 1, ret_divide);
-    return fail(l, -ENOTSUP, "%s: \"%s\" is not supported", key, kind);
+    if (strcmp(kind, "linear") != 0 && strcmp(kind, "yarn") != 0)
+        return fail(l, -ENOTSUP, "%s: \"%s\" is not supported", key, kind);
+    r = read_f32(l, "rope.scaling.factor", 1, &s->factor);
+    return r == 0 && kind[0] == 'y' ? read_yarn(l, s) : r;
 }
 
 /* Radians a position for each pair of a head; 0 for pairs that do not turn. */
-static int make_freq(const struct loading *l, float theta, float divide, const float *factors, double **ret)
+static int make_freq(const struct loading *l, float theta, const struct stretch *s, double **ret)
 {
     const uint32_t hd = l->m->shape.head_dim, turned = l->turned;
     double *freq = arena_array(l->m->arena, hd / 2, sizeof *freq);
@@ -460,33 +546,58 @@ static int make_freq(const struct loading *l, float theta, float divide, const f
     if (!freq)
         return fail(l, -ENOMEM, "no memory for %u frequencies", hd / 2);
     for (uint32_t i = 0; i < turned / 2; i++) {
-        freq[i] = pow((double)theta, -2.0 * i / turned) / (double)divide;
-        if (factors)
-            freq[i] /= (double)factors[i];
+        const double own = pow((double)theta, -2.0 * i / turned) / (s->factors ? (double)s->factors[i] : 1);
+        const double ramp = s->low < 0 ? 1 : fmin(1, fmax(0, (i - s->low) / fmax(0.001, s->high - s->low)));
+
+        freq[i] = own * (1 - ramp) + own / (double)s->factor * ramp;
     }
     *ret = freq;
     return 0;
 }
 
-/* Which layers slide, and over how much. */
+/* Which layers slide: every `period`-th does not, or the file has a list. */
+static int read_pattern(struct loading *l)
+{
+    struct layer *layers = l->m->layers;
+    const uint32_t n = l->m->shape.n_layers;
+    struct gguf_array list;
+    uint32_t period;
+    char key[NAME_SIZE];
+    int r;
+
+    if (gguf_array(l->file, key_of(l, "attention.sliding_window_pattern", key), &list, NULL) == 0) {
+        if (list.n != n || !(gguf_is_integer(list.type) || list.type == GGUF_BOOL))
+            return fail(l, -EINVAL, "%s must be %u truth values", key, n);
+        for (uint32_t i = 0; i < n; i++)
+            layers[i].sight = gguf_array_i64(&list, i) ? SIGHT_LOCAL : SIGHT_FULL;
+        return 0;
+    }
+    if ((r = read_u32(l, "attention.sliding_window_pattern", l->m->arch->period, 1, MAX_LAYERS, &period)))
+        return r;
+    for (uint32_t i = 0; i < n; i++)
+        layers[i].sight = (i + 1) % period ? SIGHT_LOCAL : SIGHT_FULL;
+    return 0;
+}
+
 static int make_windows(struct loading *l)
 {
     struct model *m = l->m;
     const struct arch *a = m->arch;
-    uint32_t window = UINT32_MAX, period = a->period;
+    uint32_t window = a->window;
+    char key[NAME_SIZE];
     int r;
 
-    if (period && ((r = read_u32(l, "attention.sliding_window", a->window ? a->window : UINT32_MAX, 0, UINT32_MAX, &window)) ||
-                   (r = read_u32(l, "attention.sliding_window_pattern", period, 1, MAX_LAYERS, &period))))
+    m->sights[SIGHT_FULL].window = UINT32_MAX;
+    m->n_sights = 1;
+    if (a->period == 0)
+        return 0;
+    if ((r = gguf_u32(l->file, key_of(l, "attention.sliding_window", key), &window, l->err)) < 0)
         return r;
     if (window == 0)
-        window = UINT32_MAX;
-    m->sights[SIGHT_FULL].window = UINT32_MAX;
+        return 0;
+    m->n_sights = N_SIGHTS;
     m->sights[SIGHT_LOCAL].window = window;
-    m->n_sights = window == UINT32_MAX ? 1 : N_SIGHTS;
-    for (uint32_t i = 0; i < m->shape.n_layers && m->n_sights == N_SIGHTS; i++)
-        m->layers[i].sight = (i + 1) % period ? SIGHT_LOCAL : SIGHT_FULL;
-    return 0;
+    return read_pattern(l);
 }
 
 static int make_sights(struct loading *l)
@@ -494,16 +605,23 @@ static int make_sights(struct loading *l)
     struct model *m = l->m;
     const struct arch *a = m->arch;
     const float own = m->shape.rope_theta;
-    float *factors = NULL, divide, theta;
+    struct sight *full = &m->sights[SIGHT_FULL], *local = &m->sights[SIGHT_LOCAL];
+    struct stretch stretch, none = { .factor = 1, .low = -1, .length = 1 };
+    float *factors = NULL, theta;
     int r;
 
-    if ((r = make_windows(l)) || (r = check_rope_scaling(l, &divide)) ||
-        (r = take_vector(l, "rope_freqs.weight", l->turned / 2, &factors)) < 0 ||
-        (r = make_freq(l, own, divide, factors, &m->sights[SIGHT_FULL].freq)) || m->n_sights == 1)
-        return r < 0 ? r : 0;
-    if ((r = read_f32(l, "rope.freq_base_swa", a->local_rope_theta > 0 ? a->local_rope_theta : own, &theta)))
+    if ((r = make_windows(l)) || (r = read_stretch(l, &stretch)) ||
+        (r = take_vector(l, "rope_freqs.weight", l->turned / 2, &factors)) < 0)
         return r;
-    return make_freq(l, theta, a->local_rope_unscaled ? 1 : divide, factors, &m->sights[SIGHT_LOCAL].freq);
+    stretch.factors = factors;
+    full->turn_length = stretch.length;
+    if ((r = make_freq(l, own, &stretch, &full->freq)) || m->n_sights == 1)
+        return r;
+    if (a->local_rope_unscaled)
+        stretch = none;
+    local->turn_length = stretch.length;
+    r = read_f32(l, "rope.freq_base_swa", a->local_rope_theta > 0 ? a->local_rope_theta : own, &theta);
+    return r < 0 ? r : make_freq(l, theta, &stretch, &local->freq);
 }
 
 /* ---- numbers --------------------------------------------------------- */
@@ -518,7 +636,7 @@ static int read_cap(const struct loading *l, const char *rest, float absent, flo
     r = gguf_f32(l->file, key_of(l, rest, key), ret, l->err);
     if (r < 0)
         return r;
-    return isfinite(*ret) && *ret >= 0 ? 0 : fail(l, -EINVAL, "%s: %g is below 0", key, (double)*ret);
+    return isfinite(*ret) && *ret >= 0 ? 0 : fail(l, -EINVAL, "%s: %g is not a cap", key, (double)*ret);
 }
 
 static int read_numbers(struct loading *l)

@@ -156,25 +156,12 @@ static void expect_twin(const char *name, const char *isa)
 Test(golden_model, tiny_checkpoints_of_every_family_give_the_logits_of_transformers)
 {
     static const char *const names[] = { "gemma2", "gemma3", "llama", "llama-rope-llama3",
-                                         "llama-tied-bias", "qwen2", "qwen3" };
+                                         "llama-rope-yarn", "llama-tied-bias", "qwen2", "qwen3" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         expect_twin(names[i], NULL);
         expect_twin(names[i], "scalar");
     }
-}
-
-Test(golden_model, a_tiny_checkpoint_with_yarn_is_refused)
-{
-    CLEANUP(gguf_close) struct gguf *file = NULL;
-    CLEANUP(model_close) struct model *model = NULL;
-    const struct model_options options = { .threads = 1 };
-    char path[PATH_MAX];
-
-    if (!there(golden("engine/tiny/llama-rope-yarn/model.gguf", path)))
-        return;
-    cr_assert(zero(int, gguf_open(path, &file, NULL)));
-    cr_expect(eq(int, model_open(file, &options, &model, NULL), -ENOTSUP));
 }
 
 /* ---- SmolLM2 --------------------------------------------------------- */
