@@ -81,26 +81,22 @@ static const void *tensor(const struct twin *t, const char *kind, uint32_t lengt
     return t->expected.data + 8 + t->table_len + from;
 }
 
-static int open_model(const char *folder, const char *isa, uint32_t threads, struct twin *t, struct err *err)
+static int open_model(const struct gguf *file, const char *isa, uint32_t threads, struct twin *t, struct err *err)
 {
-    CLEANUP(gguf_close) struct gguf *file = NULL;
     const struct model_options options = { .threads = threads, .isa = isa };
     const struct model_shape *s;
-    char path[PATH_MAX];
-    int r;
+    int r = model_open(file, &options, &t->model, err);
 
-    snprintf(path, sizeof path, "%s/model.gguf", folder);
-    if ((r = gguf_open(path, &file, err)) || (r = model_open(file, &options, &t->model, err)))
+    if (r < 0)
         return r;
     s = model_shape(t->model);
     t->vocab = s->vocab_size;
     t->logits = calloc((size_t)MAX_TOKENS * t->vocab, sizeof *t->logits);
     if (!t->logits)
-        return err_set(err, -ENOMEM, "%s: no memory", path);
-    r = kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, PAGES }, &t->kv, err);
-    for (int i = 0; r == 0 && i < PAGES; i++)
+        return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
+    for (int i = 0; i < PAGES; i++)
         t->pages[i] = (uint32_t)i;
-    return r;
+    return kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, PAGES }, &t->kv, err);
 }
 
 /* Logits of n tokens from position `first` on: the last of all `wanted`. */
@@ -199,14 +195,18 @@ static int read_facts(const char *folder, struct twin_score *ret, struct err *er
     return 0;
 }
 
-int twin_score(const char *folder, const char *isa, uint32_t threads, struct twin_score *ret, struct err *err)
+int twin_score(const char *folder, const struct gguf *file, const char *isa, uint32_t threads, struct twin_score *ret,
+               struct err *err)
 {
+    CLEANUP(gguf_close) struct gguf *own = NULL;
     struct twin t = { .expected = BUF_INIT };
     struct twin_score s = { 0 };
+    char path[PATH_MAX];
     int r;
 
+    snprintf(path, sizeof path, "%s/model.gguf", folder);
     if ((r = read_facts(folder, &s, err)) || (r = read_table(folder, &t, err)) ||
-        (r = open_model(folder, isa, threads, &t, err)))
+        (!file && (r = gguf_open(path, &own, err))) || (r = open_model(file ? file : own, isa, threads, &t, err)))
         goto out;
     for (int i = 0; i < TWIN_LENGTHS; i++) {
         if ((r = score_length(&t, twin_lengths[i], &s.error[i], err)))
@@ -214,9 +214,7 @@ int twin_score(const char *folder, const char *isa, uint32_t threads, struct twi
         s.error[i] /= s.logit_std;
         s.worst = s.error[i] <= s.worst ? s.worst : s.error[i];
     }
-    if ((r = score_pieces(&t, twin_lengths[2], &s.n_moved, err)))
-        goto out;
-    if ((r = score_greedy(&t, &s.n_greedy, err)) == 0)
+    if ((r = score_pieces(&t, twin_lengths[2], &s.n_moved, err)) == 0 && (r = score_greedy(&t, &s.n_greedy, err)) == 0)
         *ret = s;
 out:
     twin_fini(&t);
