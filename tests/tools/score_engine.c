@@ -1,6 +1,7 @@
 /* score-engine - holds this engine to what a model should compute.
  *
  *     score-engine MODEL.gguf FOLDER NAME [--out FILE] [--records N] [--threads N]
+ *     score-engine --tiny FOLDER [--threads N]
  *
  * FOLDER holds NAME.prompts.jsonl, NAME.greedy.jsonl, NAME.logprobs.jsonl and
  * summary.json; their README says how they were made and what the rules are:
@@ -15,6 +16,8 @@
  * model over pieces of the text. --out writes the latter for check_real.py.
  * --records takes the first N of each kind: rule 3 is held, the sums are shown.
  *
+ * --tiny: FOLDER is a tiny checkpoint of the golden data engine/tiny, scored from its token ids (tests/gen/tiny_twin.h).
+ *
  * Exit status: 0 rules kept, 1 a rule broken, 2 it could not run. */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -26,6 +29,7 @@
 #include "gen/kv.h"
 #include "gen/model.h"
 #include "loaders/gguf.h"
+#include "tests/gen/tiny_twin.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -38,7 +42,7 @@
 enum { BEST = 8, CHUNK = 128, PARALLEL = 8 };
 
 struct options {
-    const char *model, *folder, *name, *out;
+    const char *model, *folder, *name, *out, *tiny;
     size_t records;
     uint32_t threads;
 };
@@ -581,6 +585,24 @@ static bool by_passes(const struct options *o, const struct limits *limits)
     return o->records != SIZE_MAX || (mean <= limits->mean_kl8 && top1 >= limits->top1);
 }
 
+/* ---- a tiny checkpoint ---- */
+
+static bool score_tiny(const struct options *o)
+{
+    struct twin_score s;
+    struct err err = { 0 };
+    bool fine;
+
+    if (twin_score(o->tiny, NULL, NULL, o->threads, &s, &err) < 0)
+        die("%s", err_text(&err));
+    for (int i = 0; i < TWIN_LENGTHS; i++)
+        printf("%3u tokens: off by at most %.2e of the logits' deviation\n", twin_lengths[i], s.error[i]);
+    fine = s.worst <= TWIN_MAX_ERROR && s.n_greedy == TWIN_GREEDY && s.n_moved == 0;
+    printf("largest %.2e (limit %.0e); greedy %u of %d (smallest gap %.4f); in pieces %u logits differ: %s\n", s.worst,
+           TWIN_MAX_ERROR, s.n_greedy, TWIN_GREEDY, s.min_gap, s.n_moved, fine ? "pass" : "FAIL");
+    return fine;
+}
+
 static uint32_t count_of(const char *text)
 {
     char *end;
@@ -591,7 +613,8 @@ static uint32_t count_of(const char *text)
     return (uint32_t)n;
 }
 
-static const char usage[] = "score-engine MODEL.gguf FOLDER NAME [--out FILE] [--records N] [--threads N]";
+static const char usage[] = "score-engine MODEL.gguf FOLDER NAME [--out FILE] [--records N] [--threads N]\n"
+                            "       score-engine --tiny FOLDER [--threads N]";
 
 static struct options read_options(int argc, char **argv)
 {
@@ -599,6 +622,7 @@ static struct options read_options(int argc, char **argv)
         { "out", required_argument, NULL, 'o' },
         { "records", required_argument, NULL, 'r' },
         { "threads", required_argument, NULL, 't' },
+        { "tiny", required_argument, NULL, 'y' },
         { "help", no_argument, NULL, 'h' },
         { 0 },
     };
@@ -610,11 +634,14 @@ static struct options read_options(int argc, char **argv)
         case 'o': o.out = optarg; break;
         case 'r': o.records = count_of(optarg); break;
         case 't': o.threads = count_of(optarg); break;
+        case 'y': o.tiny = optarg; break;
         case 'h': puts(usage); exit(0);
         default: die("usage: %s", usage);
         }
-    if (argc - optind != 3)
+    if (argc - optind != (o.tiny ? 0 : 3))
         die("usage: %s", usage);
+    if (o.tiny)
+        return o;
     o.model = argv[optind];
     o.folder = argv[optind + 1];
     o.name = argv[optind + 2];
@@ -624,10 +651,14 @@ static struct options read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct options o = read_options(argc, argv);
-    struct limits limits = read_limits(&o);
-    bool greedy = through_the_engine(&o, &limits);
-    bool sums = by_passes(&o, &limits);
+    struct limits limits;
+    bool greedy, sums;
 
+    if (o.tiny)
+        return score_tiny(&o) ? 0 : 1;
+    limits = read_limits(&o);
+    greedy = through_the_engine(&o, &limits);
+    sums = by_passes(&o, &limits);
     printf("greedy records: %s; sums: %s\n", greedy ? "pass" : "FAIL",
            !sums ? "FAIL" : o.records == SIZE_MAX ? "pass" : "not held, for these are not all records");
     return greedy && sums ? 0 : 1;
