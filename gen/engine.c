@@ -9,7 +9,8 @@
 
 const struct sample_params sample_defaults = {
     .temperature = 1, .top_p = 1, .typical_p = 1, .xtc_threshold = 0.1f, .repeat_last_n = -1,
-    .dry_base = 1.75f, .dry_allowed_length = 2, .dry_penalty_last_n = 64, .repetition_penalty = 1,
+    .dry_base = 1.75f, .dry_allowed_length = 2, .dry_penalty_last_n = 64,
+    .mirostat_tau = 5, .mirostat_eta = 0.1f, .repetition_penalty = 1,
 };
 
 static const struct {

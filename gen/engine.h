@@ -98,6 +98,9 @@ struct sample_params {
     int32_t dry_penalty_last_n;     /* tokens to look for repetitions in; 0: off; -1: all */
     const char *const *dry_breakers;        /* texts that end a sequence; NULL: dry_default_breakers */
     size_t n_dry_breakers;
+    int32_t mirostat;               /* 0: off; 1, 2: that version, in place of all that keeps some tokens only */
+    float mirostat_tau;             /* the surprise to hold, in bits */
+    float mirostat_eta;             /* how fast */
     bool has_seed;
     uint64_t seed;
     const struct logit_bias *bias;  /* added to the logits before all else, copied; -infinity: never */

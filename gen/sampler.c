@@ -21,7 +21,7 @@
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-enum { BLOCK = 64, DIGIT_BITS = 10, DIGITS = 1 << DIGIT_BITS };
+enum { BLOCK = 64, DIGIT_BITS = 10, DIGITS = 1 << DIGIT_BITS, MIROSTAT_BEST = 100 };
 
 struct digit { double mass; uint32_t n; };
 
@@ -52,6 +52,9 @@ struct sampler {
     size_t n_prompt, n_text;
     struct dry_breakers *breakers;
     size_t dry_most;            /* tokens that DRY looks at */
+    double mu;                  /* mirostat: the surprise that is let through, in bits */
+    int32_t picked;
+    double surprise;            /* of the picked token among those that were kept */
     uint32_t *z;                /* [dry_most] */
     struct dry_match *matches;  /* [dry_most] */
 };
@@ -68,6 +71,7 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
         .top_k = p->top_k > 0,
         .typical = p->typical_p < 1,
         .min_p = p->min_p > 0,
+        .mirostat = p->mirostat == 1 || p->mirostat == 2 ? p->mirostat : 0,
         .dry = p->dry_multiplier > 0 && p->dry_base >= 1 && p->dry_penalty_last_n != 0,
         .window = p->repeat_last_n >= 0,
         .xtc = p->xtc_probability > 0 && p->xtc_threshold <= 0.5f,
@@ -131,6 +135,8 @@ static int params_check(const struct sample_params *p, struct err *err)
         { "xtc_threshold", p->xtc_threshold },
         { "dry_multiplier", p->dry_multiplier },
         { "dry_base", p->dry_base },
+        { "mirostat_tau", p->mirostat_tau },
+        { "mirostat_eta", p->mirostat_eta },
         { "repetition_penalty", p->repetition_penalty },
         { "presence_penalty", p->presence_penalty },
         { "frequency_penalty", p->frequency_penalty },
@@ -236,6 +242,8 @@ int sampler_open(const struct sample_params *p, const int32_t *prompt, size_t n_
     s->params.bias = NULL;
     s->params.dry_breakers = NULL;
     s->plan = sampler_plan(p);
+    s->mu = 2 * (double)p->mirostat_tau;
+    s->picked = -1;
     if (s->plan.bias) {
         s->bias = calloc(p->n_bias, sizeof s->bias[0]);
         if (!s->bias)
@@ -311,6 +319,9 @@ void sampler_accept(struct sampler *s, int32_t token)
 {
     if (s->text)
         count(s, token, true);
+    if (s->plan.mirostat && token == s->picked)
+        s->mu -= (double)s->params.mirostat_eta * (s->surprise - (double)s->params.mirostat_tau);
+    s->picked = -1;
     s->n_generated++;
 }
 
@@ -615,6 +626,18 @@ static size_t keep_typical(struct sampler_work *w, size_t n, double p)
     return cut(w, w->key, n, &(struct cut_limits){ .most = n, .mass = p * total, .above = true });
 }
 
+/* Fills w->ids with the tokens of at least this weight. */
+static size_t collect(struct sampler_work *w, float least)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < w->vocab_size; i++) {
+        w->ids[n] = i;
+        n += w->x[i] >= least;
+    }
+    return n;
+}
+
 static size_t keep_min_p(struct sampler_work *w, size_t n, float min_p)
 {
     size_t kept = 0;
@@ -661,7 +684,7 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
     struct cut_limits l = { .most = s->plan.top_k ? (size_t)p->top_k : w->vocab_size,
                             .mass = s->plan.top_p ? (double)p->top_p * total : INFINITY };
     float least = s->plan.typical || xtc ? FLT_MIN : 0;
-    size_t n = 0;
+    size_t n;
 
     /* All tokens below this weigh less than what top-p leaves out. */
     if (s->plan.top_p)
@@ -669,10 +692,7 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
     /* After typical the best may be another. */
     if (s->plan.min_p && !s->plan.typical)
         least = fmaxf(least, fminf(p->min_p, 1));
-    for (uint32_t i = 0; i < w->vocab_size; i++) {
-        w->ids[n] = i;
-        n += w->x[i] >= least;
-    }
+    n = collect(w, least);
     if (l.most < n || s->plan.top_p) {
         l.most = l.most < n ? l.most : n;
         n = cut(w, w->x, n, &l);
@@ -682,6 +702,62 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
         n = s->plan.min_p ? keep_min_p(w, n, p->min_p) : n;
     }
     return xtc ? exclude_top(w, n, p->xtc_threshold) : n;
+}
+
+static size_t keep_best(struct sampler_work *w, size_t n, size_t most)
+{
+    return most < n ? cut(w, w->x, n, &(struct cut_limits){ .most = most, .mass = INFINITY }) : n;
+}
+
+/* The exponent of Zipf's law that fits the best tokens, by least squares. */
+static double zipf_exponent(struct sampler_work *w)
+{
+    float best[MIROSTAT_BEST];
+    size_t n = keep_best(w, collect(w, FLT_MIN), MIROSTAT_BEST);
+    double products = 0, squares = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float x = w->x[w->ids[i]];
+        size_t at = i;
+
+        for (; at && best[at - 1] < x; at--)
+            best[at] = best[at - 1];
+        best[at] = x;
+    }
+    for (size_t i = 0; i + 1 < n; i++) {
+        double t = log((double)(i + 2) / (double)(i + 1)), b = log((double)best[i] / (double)best[i + 1]);
+
+        products += t * b;
+        squares += t * t;
+    }
+    return products / squares;
+}
+
+static size_t mirostat_one(const struct sampler *s, struct sampler_work *w)
+{
+    double zipf = zipf_exponent(w), e = zipf - 1;
+    double k = pow(e * exp2(s->mu) / (1 - pow(w->vocab_size, -e)), 1 / zipf);
+
+    /* Not a number where the fall is no law: one token, then. */
+    return keep_best(w, collect(w, FLT_MIN), k >= 1 ? (size_t)fmin(k, w->vocab_size) : 1);
+}
+
+static size_t mirostat_two(const struct sampler *s, struct sampler_work *w, double total)
+{
+    double least = total * exp2(-s->mu);
+
+    /* The best weighs 1. */
+    return keep_best(w, collect(w, fmaxf((float)fmin(least, 1), FLT_MIN)), least > 1 ? 1 : w->vocab_size);
+}
+
+static void note_surprise(struct sampler *s, const struct sampler_work *w, size_t n, int32_t token)
+{
+    double total = 0;
+
+    for (size_t i = 0; i < n; i++)
+        total += (double)w->x[w->ids[i]];
+    s->picked = token;
+    s->surprise = log2(total / (double)w->x[token]);
 }
 
 /* Biased, scaled and penalised logits in w->x. */
@@ -715,7 +791,10 @@ int sampler_candidates(const struct sampler *s, struct sampler_work *w, const fl
     *ret_ids = NULL;
     *ret_n = w->vocab_size;
     *ret_weights = w->x;
-    if (s->plan.top_p || s->plan.top_k || s->plan.typical || s->plan.min_p || xtc) {
+    if (s->plan.mirostat) {
+        *ret_n = s->plan.mirostat == 1 ? mirostat_one(s, w) : mirostat_two(s, w, total);
+        *ret_ids = w->ids;
+    } else if (s->plan.top_p || s->plan.top_k || s->plan.typical || s->plan.min_p || xtc) {
         *ret_n = filter(s, w, total, xtc);
         *ret_ids = w->ids;
     }
@@ -770,7 +849,7 @@ static int32_t draw_of(const struct sampler *s, const struct sampler_work *w, si
     return (int32_t)last;       /* also where rounding left the sum short */
 }
 
-int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *logits,
+int sampler_pick(struct sampler *s, struct sampler_work *w, const float *logits,
                  int32_t *ret)
 {
     const uint32_t *ids;
@@ -793,6 +872,8 @@ int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *l
     if (r < 0)
         return r;
     *ret = ids ? draw_of(s, w, n) : draw_any(s, w);
+    if (s->plan.mirostat)
+        note_surprise(s, w, n, *ret);
     return 0;
 }
 

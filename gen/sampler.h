@@ -18,8 +18,15 @@
  *     XTC                  in some steps (a draw of its own): of the tokens of a probability of
  *                          at least x only the least likely one     chance > 0, x <= 0.5
  *
+ * or, in place of those from top-p on,
+ *
+ *     mirostat 1           the k best, k from mu and how steep the best 100 fall (Zipf)
+ *     mirostat 2           of a surprise of at most mu bits, or else the best
+ *
+ * where mu begins at 2 tau and each token moves it by eta (tau - its surprise).
+ *
  * (llama.cpp: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
- * temperature. Typical: arXiv:2202.00666; its order and its bound are those of
+ * temperature. Mirostat there takes the place of the penalties too. Typical: arXiv:2202.00666; mirostat: arXiv:2007.14966; its order and its bound are those of
  * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
  * are equal the lower id comes first, everywhere.
@@ -50,7 +57,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window; int mirostat; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */
@@ -71,11 +78,12 @@ void sampler_set_breakers(struct sampler *s, struct dry_breakers *b);
 /* One that goes on from here as `s` does. -ENOMEM. */
 int sampler_copy(const struct sampler *s, struct sampler **ret, struct err *err);
 
-/* The next token; changes nothing in `s`. 0; -EDOM when the logits hold NaN or
+/* The next token; the same again until accept. 0; -EDOM when the logits hold NaN or
  * +infinity, or nothing above -infinity. */
-int sampler_pick(const struct sampler *s, struct sampler_work *w, const float *logits,
+int sampler_pick(struct sampler *s, struct sampler_work *w, const float *logits,
                  int32_t *ret);
-/* The sequence goes on with this token: counts it and moves to the next draw. */
+/* The sequence goes on with this token: counts it and moves to the next draw; mu moves
+ * if it is the one that was picked. */
 void sampler_accept(struct sampler *s, int32_t token);
 
 /* What pick would draw from: ids ascending (NULL: the whole vocabulary) and the

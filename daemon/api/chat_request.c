@@ -45,6 +45,8 @@ static const struct number numbers[] = {
     { "dry_multiplier", 0, 100, false, AT(dry_multiplier) },
     { "frequency_penalty", -2, 2, false, AT(frequency_penalty) },
     { "min_p", 0, 1, false, AT(min_p) },
+    { "mirostat_eta", 0, 100, false, AT(mirostat_eta) },
+    { "mirostat_tau", 0, 100, false, AT(mirostat_tau) },
     { "presence_penalty", -2, 2, false, AT(presence_penalty) },
     { "repetition_penalty", 0, 100, true, AT(repetition_penalty) },
     { "temperature", 0, 2, false, AT(temperature) },
@@ -57,6 +59,7 @@ static const struct number numbers[] = {
 static const struct integer { const char *name; int64_t min, max; size_t at; } integers[] = {
     { "dry_allowed_length", 0, INT32_MAX, AT(dry_allowed_length) },
     { "dry_penalty_last_n", -1, INT32_MAX, AT(dry_penalty_last_n) },
+    { "mirostat", 0, 2, AT(mirostat) },
     { "repeat_last_n", -1, INT32_MAX, AT(repeat_last_n) },
 };
 #undef AT

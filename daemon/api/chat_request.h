@@ -65,9 +65,10 @@ struct chat_request {
     bool in_full_only;          /* it asks for what a worker of version 1 would pass over */
 
     /* NAN: absent */
-    double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, dry_base, dry_multiplier, repetition_penalty, presence_penalty, frequency_penalty;
+    double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, dry_base, dry_multiplier, mirostat_eta,
+        mirostat_tau, repetition_penalty, presence_penalty, frequency_penalty;
     /* INT64_MIN: absent */
-    int64_t dry_allowed_length, dry_penalty_last_n, repeat_last_n;
+    int64_t dry_allowed_length, dry_penalty_last_n, mirostat, repeat_last_n;
     bool has_top_k, has_seed, has_max_tokens;
     int64_t top_k, seed, max_tokens;
     const char *stops[CHAT_MAX_STOPS];

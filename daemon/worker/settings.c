@@ -14,6 +14,8 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "dry_multiplier", offsetof(struct sample_params, dry_multiplier), 0, 100 },
     { "frequency_penalty", offsetof(struct sample_params, frequency_penalty), -2, 2 },
     { "min_p", offsetof(struct sample_params, min_p), 0, 1 },
+    { "mirostat_eta", offsetof(struct sample_params, mirostat_eta), 0, 100 },
+    { "mirostat_tau", offsetof(struct sample_params, mirostat_tau), 0, 100 },
     { "presence_penalty", offsetof(struct sample_params, presence_penalty), -2, 2 },
     { "repetition_penalty", offsetof(struct sample_params, repetition_penalty), 0.01, 100 },
     { "temperature", offsetof(struct sample_params, temperature), 0, 100 },
@@ -23,11 +25,12 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "xtc_threshold", offsetof(struct sample_params, xtc_threshold), 0, 1 },
 };
 
-static const struct { const char *key; size_t offset; int64_t min; } integers[] = {
-    { "dry_allowed_length", offsetof(struct sample_params, dry_allowed_length), 0 },
-    { "dry_penalty_last_n", offsetof(struct sample_params, dry_penalty_last_n), -1 },
-    { "repeat_last_n", offsetof(struct sample_params, repeat_last_n), -1 },
-    { "top_k", offsetof(struct sample_params, top_k), -1 },
+static const struct { const char *key; size_t offset; int64_t min, max; } integers[] = {
+    { "dry_allowed_length", offsetof(struct sample_params, dry_allowed_length), 0, INT32_MAX },
+    { "dry_penalty_last_n", offsetof(struct sample_params, dry_penalty_last_n), -1, INT32_MAX },
+    { "mirostat", offsetof(struct sample_params, mirostat), 0, 2 },
+    { "repeat_last_n", offsetof(struct sample_params, repeat_last_n), -1, INT32_MAX },
+    { "top_k", offsetof(struct sample_params, top_k), -1, INT32_MAX },
 };
 
 int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_key, struct err *err)
@@ -52,7 +55,7 @@ int sampling_read(const cJSON *obj, struct sample_params *p, const char **ret_ke
         int64_t v;
 
         *ret_key = integers[i].key;
-        r = json_get_int(obj, integers[i].key, integers[i].min, INT32_MAX, &v, err);
+        r = json_get_int(obj, integers[i].key, integers[i].min, integers[i].max, &v, err);
         if (r < 0)
             return r;
         if (r == 0)

@@ -114,6 +114,7 @@ static const struct refusal refusals[] = {
     { BODY(",\"dry_sequence_breakers\":[1]"), "dry_sequence_breakers", "strings of 1 to 40 bytes" },
     { BODY(",\"dry_allowed_length\":-1"), "dry_allowed_length", "between 0 and 2147483647" },
     { BODY(",\"repeat_last_n\":1.5"), "repeat_last_n", "must be an integer" },
+    { BODY(",\"mirostat\":3"), "mirostat", "between 0 and 2" },
     /* switches */
     { BODY(",\"stream\":\"yes\""), "stream", "must be a boolean, but is a string" },
     { BODY(",\"stream_options\":{}"), "stream_options", "only when 'stream' is true" },
@@ -178,6 +179,8 @@ static const struct accepted accepted[] = {
            "\"dry_sequence_breakers\":[\"\\n\",\"x\"],\"repeat_last_n\":64"),
       SENT(",\"dry_base\":1.75,\"dry_multiplier\":0.8,\"dry_allowed_length\":0,\"dry_penalty_last_n\":-1,"
            "\"repeat_last_n\":64,\"dry_sequence_breakers\":[\"\\n\",\"x\"]") },
+    { BODY(",\"mirostat\":2,\"mirostat_tau\":3,\"mirostat_eta\":0.5"),
+      SENT(",\"mirostat_eta\":0.5,\"mirostat_tau\":3,\"mirostat\":2") },
     { BODY(",\"max_tokens\":3"), SENT(",\"max_tokens\":3") },
     { BODY(",\"max_tokens\":3,\"max_completion_tokens\":7"), SENT(",\"max_tokens\":7") },
     { BODY(",\"max_completion_tokens\":7.0"), SENT(",\"max_tokens\":7") },
@@ -259,7 +262,7 @@ Test(api_request, no_type_of_any_field_does_harm)
     static const char *const fields[] = {
         "model", "messages", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "typical_p", "xtc_probability", "xtc_threshold", "dry_base", "dry_multiplier",
-        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "max_tokens", "max_completion_tokens", "stop",
+        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "max_tokens", "max_completion_tokens", "stop",
         "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
         "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
         "logit_bias", "stop_token_ids", "ignore_eos", "documents", "chat_template_kwargs",

@@ -267,6 +267,7 @@ Test(worker_generate, each_bad_field_is_a_400_that_names_it)
         { "{\"prompt\":\"a\",\"dry_base\":-1}", "dry_base", "'dry_base' must be between 0 and 100, but is -1" },
         { "{\"prompt\":\"a\",\"dry_sequence_breakers\":[\"\"]}", "dry_sequence_breakers",
           "'dry_sequence_breakers' must hold 1 to 16 strings of 1 to 40 bytes" },
+        { "{\"prompt\":\"a\",\"mirostat\":3}", "mirostat", "'mirostat' must be between 0 and 2, but is 3" },
         { "{\"prompt\":\"a\",\"top_k\":1.5}", "top_k", "'top_k' must be an integer, but is 1.5" },
         { "{\"prompt\":\"a\",\"seed\":true}", "seed", "'seed' must be an integer, but is a boolean" },
         { "{\"prompt\":\"a\",\"stop\":5}", "stop", "'stop' must be a string or an array of strings, but is a number" },

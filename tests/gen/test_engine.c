@@ -75,6 +75,8 @@ static void fill(struct play *p, uint32_t max_tokens)
             p[i].req.sample.dry_multiplier = 0.8f;
         if (i == 4)
             p[i].req.sample.typical_p = 0.8f;
+        if (i == 7)
+            p[i].req.sample.mirostat = 2;
         if (i == 2)
             p[i].req.sample.xtc_probability = 0.5f;
     }

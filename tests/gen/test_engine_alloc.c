@@ -50,6 +50,7 @@ static void run(struct play_box *box, unsigned seed)
         play[i].req.sample.dry_multiplier = i % 2 ? 0.8f : 0;
         play[i].req.sample.repeat_last_n = i % 3 ? -1 : 20;
         play[i].req.sample.typical_p = i % 4 ? 1 : 0.9f;
+        play[i].req.sample.mirostat = i > 5 ? i - 5 : 0;
         play[i].req.sample.xtc_probability = i % 4 == 1 ? 0.5f : 0;
         cr_assert(zero(int, play_submit(box, &play[i], NULL)));
     }

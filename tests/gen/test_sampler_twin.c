@@ -223,6 +223,8 @@ static struct sample_params random_params(uint64_t *rng, const struct logit_bias
     p.dry_allowed_length = (int32_t)ANY(rng, 2, 1, 0, 5);
     p.dry_penalty_last_n = (int32_t)ANY(rng, 64, -1, 1, 7);
     p.repeat_last_n = (int32_t)ANY(rng, -1, -1, 64, 0, 7, HISTORY);
+    p.mirostat_tau = ANY(rng, 5, 1, 3, 9);
+    p.mirostat_eta = ANY(rng, 0.1f, 0.5f);
     p.repetition_penalty = ANY(rng, 1, 1, 1.2f);
     p.presence_penalty = ANY(rng, 0, 0, 0.7f, -0.5f);
     p.frequency_penalty = ANY(rng, 0, 0, 0.3f);
@@ -355,6 +357,7 @@ Test(sampler_twin, a_copy_goes_on_as_the_original_does)
         CLEANUP(sampler_close) struct sampler *copy = NULL;
         int32_t prompt[20], said[20], token, again;
 
+        p.mirostat = round % 3;
         random_text(&rng, 8, prompt, 20);
         cr_assert(zero(int, sampler_open(&p, prompt, 20, 40, &s, NULL)));
         sampler_set_breakers(s, b);
@@ -378,6 +381,86 @@ Test(sampler_twin, a_copy_goes_on_as_the_original_does)
             cr_assert(zero(int, sampler_pick(copy, w, logits, &token)));
             cr_assert(eq(i32, token, said[i - 20]), "round %d, step %d", round, i);
             sampler_accept(copy, token);
+        }
+    }
+}
+
+static size_t twin_k(double mu)
+{
+    double products = 0, squares = 0, zipf, e, k;
+
+    for (size_t i = 0; i < 99 && i + 1 < n_twin; i++) {
+        double t = log((i + 2.0) / (i + 1.0));
+
+        products += t * log(twin[i].w / twin[i + 1].w);
+        squares += t * t;
+    }
+    zipf = products / squares;
+    e = zipf - 1;
+    k = pow(e * pow(2, mu) / (1 - pow(VOCAB, -e)), 1 / zipf);
+    close_call |= fabs(k - round(k)) < 1e-5;
+    return k >= 1 ? (size_t)fmin(k, VOCAB) : 1;
+}
+
+static void twin_mirostat(const struct sample_params *p, double mu)
+{
+    double all;
+    size_t n = 1;
+
+    drop_weightless();
+    sort_by_weight();
+    all = total();
+    if (p->mirostat == 1) {
+        n = twin_k(mu);
+    } else {
+        while (n < n_twin && -log2(twin[n].w / all) <= mu)
+            n++;
+        close_call |= fabs(-log2(twin[n - 1].w / all) - mu) < 1e-6 ||
+            (n < n_twin && fabs(-log2(twin[n].w / all) - mu) < 1e-6);
+    }
+    n_twin = n < n_twin ? n : n_twin;
+}
+
+Test(sampler_twin, mirostat_keeps_what_its_surprise_lets_through_and_learns, .timeout = 120)
+{
+    CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    static float logits[VOCAB];
+    uint64_t rng = 31;
+
+    cr_assert(zero(int, sampler_work_open(VOCAB, &w, NULL)));
+    for (int round = 0; round < 60; round++) {
+        struct sample_params p = random_params(&rng, NULL, 0);
+        CLEANUP(sampler_close) struct sampler *s = NULL;
+        double mu = 2 * (double)p.mirostat_tau;
+
+        p.mirostat = 1 + round % 2;
+        p.repetition_penalty = 1;
+        cr_assert(zero(int, sampler_open(&p, NULL, 0, 30, &s, NULL)));
+        for (int step = 0; step < 30; step++) {
+            const uint32_t *ids;
+            const float *weights;
+            double all, surprise = -1;
+            int32_t token;
+            size_t n;
+
+            random_logits(&rng, step, logits);
+            cr_assert(zero(int, sampler_candidates(s, w, logits, &ids, &n, &weights)));
+            n_twin = VOCAB;
+            for (uint32_t i = 0; i < VOCAB; i++)
+                twin[i] = (struct candidate){ .id = i, .w = (double)weights[i] };
+            close_call = false;
+            twin_mirostat(&p, mu);
+            if (close_call)
+                break;
+            compare_candidates(ids, n, round);
+            all = total();
+            cr_assert(zero(int, sampler_pick(s, w, logits, &token)));
+            for (size_t i = 0; i < n_twin; i++)
+                if ((int32_t)twin[i].id == token)
+                    surprise = log2(all / twin[i].w);
+            cr_assert(ge(dbl, surprise, 0), "round %d: a token that was not kept", round);
+            mu -= (double)p.mirostat_eta * (surprise - (double)p.mirostat_tau);
+            sampler_accept(s, token);
         }
     }
 }
