@@ -29,6 +29,7 @@ struct sampler_work {
     uint32_t vocab_size, n_blocks;
     float *x;                   /* [n_blocks * BLOCK]: scaled logits, then weights */
     double *mass;               /* [n_blocks]: sum of the weights of a block */
+    float *best;                /* [n_blocks]: the greatest of them */
     uint32_t *ids;              /* [vocab_size]: candidates */
     float *key;                 /* [vocab_size]: how typical a candidate is */
     struct digit digits[DIGITS];
@@ -88,10 +89,11 @@ int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err
         w->n_blocks = n_blocks;
         w->x = calloc(n_blocks, BLOCK * sizeof w->x[0]);
         w->mass = calloc(n_blocks, sizeof w->mass[0]);
+        w->best = calloc(n_blocks, sizeof w->best[0]);
         w->ids = calloc(vocab_size, sizeof w->ids[0]);
         w->key = calloc(vocab_size, sizeof w->key[0]);
     }
-    if (!w || !w->x || !w->mass || !w->ids || !w->key)
+    if (!w || !w->x || !w->mass || !w->best || !w->ids || !w->key)
         return err_set(err, -ENOMEM, "no memory to sample from %u tokens", vocab_size);
     *ret = STEAL(w);
     return 0;
@@ -103,6 +105,7 @@ void sampler_work_close(struct sampler_work *w)
         return;
     free(w->x);
     free(w->mass);
+    free(w->best);
     free(w->ids);
     free(w->key);
     free(w);
@@ -421,7 +424,7 @@ static int argmax(const float *x, uint32_t n, uint32_t *ret)
     return 0;
 }
 
-/* x to weights in place, with the sum of each block. Returns the sum of all. */
+/* x to weights in place, with sum and greatest of each block. Returns the sum of all. */
 static double weigh(struct sampler_work *w, float max)
 {
     double total = 0;
@@ -430,16 +433,18 @@ static double weigh(struct sampler_work *w, float max)
         w->x[i] = -INFINITY;
     for (uint32_t b = 0; b < w->n_blocks; b++) {
         f32x4 *x = (f32x4 *)(w->x + (size_t)b * BLOCK);
-        f32x4 sum[2] = { { 0 }, { 0 } };
+        f32x4 sum[2] = { { 0 }, { 0 } }, best = { 0 };
 
         for (int i = 0; i < BLOCK / 4; i += 2) {
             x[i] = exp4(x[i] - max);
             x[i + 1] = exp4(x[i + 1] - max);
             sum[0] += x[i];
             sum[1] += x[i + 1];
+            best = max4(best, max4(x[i], x[i + 1]));
         }
         sum[0] += sum[1];
         w->mass[b] = ((double)sum[0][0] + sum[0][1]) + ((double)sum[0][2] + sum[0][3]);
+        w->best[b] = fmaxf(fmaxf(best[0], best[1]), fmaxf(best[2], best[3]));
         total += w->mass[b];
     }
     return total;
@@ -592,6 +597,38 @@ static size_t cut(struct sampler_work *w, const float *key, size_t n, const stru
     return kept;
 }
 
+/* Fills w->ids with the tokens of at least this weight. */
+static size_t collect(struct sampler_work *w, float least)
+{
+    size_t n = 0;
+
+    for (uint32_t b = 0; b < w->n_blocks; b++) {
+        uint32_t end = (b + 1) * BLOCK < w->vocab_size ? (b + 1) * BLOCK : w->vocab_size;
+
+        for (uint32_t i = b * BLOCK; i < end && w->best[b] >= least; i++) {
+            w->ids[n] = i;
+            n += w->x[i] >= least;
+        }
+    }
+    return n;
+}
+
+/* A weight that the k best reach: so many blocks hold one of it. */
+static float least_of_best(struct sampler_work *w, size_t k)
+{
+    size_t equal;
+    uint32_t bits;
+    float least;
+
+    if (k > w->n_blocks)
+        return 0;
+    for (uint32_t b = 0; b < w->n_blocks; b++)
+        w->ids[b] = b;
+    cut_find(w, w->best, w->n_blocks, &(struct cut_limits){ .most = k, .mass = INFINITY }, &bits, &equal);
+    memcpy(&least, &bits, sizeof least);
+    return least;
+}
+
 /* Σ w ln w over candidates of weight above 0, and their sum. */
 static double sum_of_logs(const struct sampler_work *w, size_t n, double *ret_total)
 {
@@ -611,31 +648,51 @@ static double sum_of_logs(const struct sampler_work *w, size_t n, double *ret_to
     return sum;
 }
 
-/* A token's surprise is off the entropy by |ln(weight / typical weight)|, which
- * the ratio, turned so that it is at most 1, orders without a logarithm. */
-static size_t keep_typical(struct sampler_work *w, size_t n, double p)
+/* The same over the whole vocabulary. */
+static double sum_of_all_logs(const struct sampler_work *w)
 {
-    double total, sum = sum_of_logs(w, n, &total);
-    float typical = (float)exp(sum / total);
+    const f32x4 tiny = { FLT_MIN, FLT_MIN, FLT_MIN, FLT_MIN };
+    double sum = 0;
 
+    for (uint32_t b = 0; b < w->n_blocks; b++) {
+        const f32x4 *x = (const f32x4 *)(w->x + (size_t)b * BLOCK);
+        f32x4 y = { 0 };
+
+        for (int i = 0; i < BLOCK / 4; i++)
+            y += x[i] * log4(max4(x[i], tiny));
+        sum += ((double)y[0] + (double)y[1]) + ((double)y[2] + (double)y[3]);
+    }
+    return sum;
+}
+
+/* Of n candidates. A token's surprise is off the entropy by |ln(weight / typical
+ * weight)|, which the ratio, turned so that it is at most 1, orders without a logarithm. */
+static size_t cut_typical(struct sampler_work *w, size_t n, float typical, double mass)
+{
     for (size_t i = 0; i < n; i++) {
         float x = w->x[w->ids[i]];
 
         w->key[w->ids[i]] = fminf(x / typical, typical / x);
     }
-    return cut(w, w->key, n, &(struct cut_limits){ .most = n, .mass = p * total, .above = true });
+    return cut(w, w->key, n, &(struct cut_limits){ .most = n, .mass = mass, .above = true });
 }
 
-/* Fills w->ids with the tokens of at least this weight. */
-static size_t collect(struct sampler_work *w, float least)
+static size_t keep_typical(struct sampler_work *w, size_t n, double p)
 {
-    size_t n = 0;
+    double total, sum = sum_of_logs(w, n, &total);
 
-    for (uint32_t i = 0; i < w->vocab_size; i++) {
-        w->ids[n] = i;
-        n += w->x[i] >= least;
-    }
-    return n;
+    return cut_typical(w, n, (float)exp(sum / total), p * total);
+}
+
+static size_t keep_typical_of_all(struct sampler_work *w, double total, double p)
+{
+    double typical = exp(sum_of_all_logs(w) / total), rest = (1 - p) * total / w->vocab_size * 0.999;
+
+    /* All tokens below `rest` weigh less than what is left out. They come last,
+     * unless the best, which weighs 1, is further off than they are. */
+    if (typical * typical < rest)
+        rest = 0;
+    return cut_typical(w, collect(w, fmaxf((float)rest, FLT_MIN)), (float)typical, p * total);
 }
 
 static size_t keep_min_p(struct sampler_work *w, size_t n, float min_p)
@@ -686,26 +743,34 @@ static size_t filter(const struct sampler *s, struct sampler_work *w, double tot
     float least = s->plan.typical || xtc ? FLT_MIN : 0;
     size_t n;
 
+    if (s->plan.top_k)
+        least = fmaxf(least, least_of_best(w, l.most));
     /* All tokens below this weigh less than what top-p leaves out. */
     if (s->plan.top_p)
         least = fmaxf(least, (float)((1 - (double)p->top_p) * total / w->vocab_size * 0.999));
     /* After typical the best may be another. */
     if (s->plan.min_p && !s->plan.typical)
         least = fmaxf(least, fminf(p->min_p, 1));
-    n = collect(w, least);
-    if (l.most < n || s->plan.top_p) {
-        l.most = l.most < n ? l.most : n;
-        n = cut(w, w->x, n, &l);
+    if (s->plan.typical && !s->plan.top_p && !s->plan.top_k) {
+        n = keep_typical_of_all(w, total, (double)p->typical_p);
+    } else {
+        n = collect(w, least);
+        if (l.most < n || s->plan.top_p) {
+            l.most = l.most < n ? l.most : n;
+            n = cut(w, w->x, n, &l);
+        }
+        n = s->plan.typical ? keep_typical(w, n, (double)p->typical_p) : n;
     }
-    if (s->plan.typical) {
-        n = keep_typical(w, n, (double)p->typical_p);
-        n = s->plan.min_p ? keep_min_p(w, n, p->min_p) : n;
-    }
+    if (s->plan.min_p && s->plan.typical)
+        n = keep_min_p(w, n, p->min_p);
     return xtc ? exclude_top(w, n, p->xtc_threshold) : n;
 }
 
-static size_t keep_best(struct sampler_work *w, size_t n, size_t most)
+/* Fills w->ids with the best tokens of at least this weight. */
+static size_t keep_best(struct sampler_work *w, float least, size_t most)
 {
+    size_t n = collect(w, fmaxf(least, least_of_best(w, most)));
+
     return most < n ? cut(w, w->x, n, &(struct cut_limits){ .most = most, .mass = INFINITY }) : n;
 }
 
@@ -713,7 +778,7 @@ static size_t keep_best(struct sampler_work *w, size_t n, size_t most)
 static double zipf_exponent(struct sampler_work *w)
 {
     float best[MIROSTAT_BEST];
-    size_t n = keep_best(w, collect(w, FLT_MIN), MIROSTAT_BEST);
+    size_t n = keep_best(w, FLT_MIN, MIROSTAT_BEST);
     double products = 0, squares = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -739,7 +804,7 @@ static size_t mirostat_one(const struct sampler *s, struct sampler_work *w)
     double k = pow(e * exp2(s->mu) / (1 - pow(w->vocab_size, -e)), 1 / zipf);
 
     /* Not a number where the fall is no law: one token, then. */
-    return keep_best(w, collect(w, FLT_MIN), k >= 1 ? (size_t)fmin(k, w->vocab_size) : 1);
+    return keep_best(w, FLT_MIN, k >= 1 ? (size_t)fmin(k, w->vocab_size) : 1);
 }
 
 static size_t mirostat_two(const struct sampler *s, struct sampler_work *w, double total)
@@ -747,7 +812,7 @@ static size_t mirostat_two(const struct sampler *s, struct sampler_work *w, doub
     double least = total * exp2(-s->mu);
 
     /* The best weighs 1. */
-    return keep_best(w, collect(w, fmaxf((float)fmin(least, 1), FLT_MIN)), least > 1 ? 1 : w->vocab_size);
+    return keep_best(w, fmaxf((float)fmin(least, 1), FLT_MIN), least > 1 ? 1 : w->vocab_size);
 }
 
 static void note_surprise(struct sampler *s, const struct sampler_work *w, size_t n, int32_t token)
