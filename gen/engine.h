@@ -86,6 +86,7 @@ struct sample_params {
     float top_p;                    /* 1: off; below 1e-8: greedy */
     float typical_p;                /* 1: off */
     float min_p;                    /* 0: off */
+    float top_n_sigma;              /* 0 or less: off */
     float xtc_probability;          /* 0: off */
     float xtc_threshold;            /* above 0.5: off */
     float repetition_penalty;       /* 1: off; over prompt and generated tokens */

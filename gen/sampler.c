@@ -72,6 +72,7 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
         .top_k = p->top_k > 0,
         .typical = p->typical_p < 1,
         .min_p = p->min_p > 0,
+        .sigma = p->top_n_sigma > 0,
         .mirostat = p->mirostat == 1 || p->mirostat == 2 ? p->mirostat : 0,
         .dry = p->dry_multiplier > 0 && p->dry_base >= 1 && p->dry_penalty_last_n != 0,
         .window = p->repeat_last_n >= 0,
@@ -136,6 +137,7 @@ static int params_check(const struct sample_params *p, struct err *err)
         { "min_p", p->min_p },
         { "xtc_probability", p->xtc_probability },
         { "xtc_threshold", p->xtc_threshold },
+        { "top_n_sigma", p->top_n_sigma },
         { "dry_multiplier", p->dry_multiplier },
         { "dry_base", p->dry_base },
         { "mirostat_tau", p->mirostat_tau },
@@ -424,13 +426,19 @@ static int argmax(const float *x, uint32_t n, uint32_t *ret)
     return 0;
 }
 
+/* What fills the last block weighs nothing. */
+static void pad(struct sampler_work *w)
+{
+    for (uint32_t i = w->vocab_size; i < w->n_blocks * BLOCK; i++)
+        w->x[i] = -INFINITY;
+}
+
 /* x to weights in place, with sum and greatest of each block. Returns the sum of all. */
 static double weigh(struct sampler_work *w, float max)
 {
     double total = 0;
 
-    for (uint32_t i = w->vocab_size; i < w->n_blocks * BLOCK; i++)
-        w->x[i] = -INFINITY;
+    pad(w);
     for (uint32_t b = 0; b < w->n_blocks; b++) {
         f32x4 *x = (f32x4 *)(w->x + (size_t)b * BLOCK);
         f32x4 sum[2] = { { 0 }, { 0 } }, best = { 0 };
@@ -825,6 +833,49 @@ static void note_surprise(struct sampler *s, const struct sampler_work *w, size_
     s->surprise = log2(total / (double)w->x[token]);
 }
 
+/* Sum of the logits above -infinity, of their squared distances from `mean`, and
+ * their number. Those that are no logits are left for max_of() to find. */
+static void moments(const struct sampler_work *w, float mean, double *ret_sum, double *ret_squares, double *ret_n)
+{
+    double sums[3] = { 0 };
+
+    for (uint32_t b = 0; b < w->n_blocks; b++) {
+        const f32x4 *x = (const f32x4 *)(w->x + (size_t)b * BLOCK);
+        f32x4 sum = { 0 }, squares = { 0 };
+        i32x4 n = { 0 };
+
+        for (int i = 0; i < BLOCK / 4; i++) {
+            i32x4 there = x[i] > -FLT_MAX;
+            f32x4 off = (f32x4)((i32x4)(x[i] - mean) & there);
+
+            sum += (f32x4)((i32x4)x[i] & there);
+            squares += off * off;
+            n -= there;
+        }
+        sums[0] += ((double)sum[0] + (double)sum[1]) + ((double)sum[2] + (double)sum[3]);
+        sums[1] += ((double)squares[0] + (double)squares[1]) + ((double)squares[2] + (double)squares[3]);
+        sums[2] += n[0] + n[1] + n[2] + n[3];
+    }
+    *ret_sum = sums[0];
+    *ret_squares = sums[1];
+    *ret_n = sums[2];
+}
+
+static void keep_sigma(const struct sampler *s, struct sampler_work *w)
+{
+    double sum, squares, n;
+    float max, bound;
+
+    if (max_of(w->x, w->vocab_size, &max) < 0)
+        return;
+    pad(w);
+    moments(w, 0, &sum, &squares, &n);
+    moments(w, (float)(sum / n), &sum, &squares, &n);
+    bound = (float)((double)max - (double)s->params.top_n_sigma * sqrt(squares / n));
+    for (uint32_t i = 0; i < w->vocab_size; i++)
+        w->x[i] = w->x[i] < bound ? -INFINITY : w->x[i];
+}
+
 /* Biased, scaled and penalised logits in w->x. */
 static void prepare(const struct sampler *s, struct sampler_work *w, const float *logits)
 {
@@ -838,6 +889,8 @@ static void prepare(const struct sampler *s, struct sampler_work *w, const float
     add_bias(s, w, scale);
     penalise(s, w);
     stop_repeating(s, w, scale);
+    if (s->plan.sigma && !s->plan.greedy && !s->plan.mirostat)
+        keep_sigma(s, w);
 }
 
 int sampler_candidates(const struct sampler *s, struct sampler_work *w, const float *logits,

@@ -10,6 +10,7 @@
  *                          (all three only of the last so many tokens, if so asked)
  *     DRY                  x - m * b^(n - a) / T  tokens that would make a repetition of n > a
  *                          tokens n + 1 long (dry.h)      m > 0
+ *     top-n-sigma          at least the greatest - n standard deviations   n > 0
  *     top-p                fewest tokens, best first, whose probabilities reach p    p < 1
  *     top-k                the k best             k > 0
  *     typical              fewest tokens, the nearest to the entropy of what is left in their
@@ -18,15 +19,15 @@
  *     XTC                  in some steps (a draw of its own): of the tokens of a probability of
  *                          at least x only the least likely one     chance > 0, x <= 0.5
  *
- * or, in place of those from top-p on,
+ * or, in place of those from top-n-sigma on,
  *
  *     mirostat 1           the k best, k from mu and how steep the best 100 fall (Zipf)
  *     mirostat 2           of a surprise of at most mu bits, or else the best
  *
  * where mu begins at 2 tau and each token moves it by eta (tau - its surprise).
  *
- * (llama.cpp: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
- * temperature. Mirostat there takes the place of the penalties too. Typical: arXiv:2202.00666; mirostat: arXiv:2007.14966; its order and its bound are those of
+ * (llama.cpp: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC,
+ * temperature. Mirostat there takes the place of the penalties too. Typical: arXiv:2202.00666; mirostat: arXiv:2007.14966; top-n-sigma: arXiv:2411.07641; its order and its bound are those of
  * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
  * are equal the lower id comes first, everywhere.
@@ -57,7 +58,7 @@ struct sampler;
 struct sampler_work;
 
 /* Which stages take part. */
-struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window; int mirostat; };
+struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window, sigma; int mirostat; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
 /* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */

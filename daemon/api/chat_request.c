@@ -50,6 +50,7 @@ static const struct number numbers[] = {
     { "presence_penalty", -2, 2, false, AT(presence_penalty) },
     { "repetition_penalty", 0, 100, true, AT(repetition_penalty) },
     { "temperature", 0, 2, false, AT(temperature) },
+    { "top_n_sigma", -1, 100, false, AT(top_n_sigma) },
     { "top_p", 0, 1, false, AT(top_p) },
     { "typical_p", 0, 1, false, AT(typical_p) },
     { "xtc_probability", 0, 1, false, AT(xtc_probability) },

@@ -66,7 +66,7 @@ struct chat_request {
 
     /* NAN: absent */
     double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, dry_base, dry_multiplier, mirostat_eta,
-        mirostat_tau, repetition_penalty, presence_penalty, frequency_penalty;
+        mirostat_tau, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty;
     /* INT64_MIN: absent */
     int64_t dry_allowed_length, dry_penalty_last_n, mirostat, repeat_last_n;
     bool has_top_k, has_seed, has_max_tokens;

@@ -19,6 +19,7 @@ static const struct { const char *key; size_t offset; double min, max; } floats[
     { "presence_penalty", offsetof(struct sample_params, presence_penalty), -2, 2 },
     { "repetition_penalty", offsetof(struct sample_params, repetition_penalty), 0.01, 100 },
     { "temperature", offsetof(struct sample_params, temperature), 0, 100 },
+    { "top_n_sigma", offsetof(struct sample_params, top_n_sigma), -1, 100 },
     { "top_p", offsetof(struct sample_params, top_p), 0, 1 },
     { "typical_p", offsetof(struct sample_params, typical_p), 0, 1 },
     { "xtc_probability", offsetof(struct sample_params, xtc_probability), 0, 1 },

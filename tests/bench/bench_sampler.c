@@ -24,7 +24,7 @@ static const uint32_t vocabularies[] = { 49152, 151936, 262144 };
 /* What is not named is off. */
 struct stage {
     const char *name;
-    float temperature, repetition, top_p, typical_p, min_p, xtc, dry;
+    float temperature, repetition, top_p, typical_p, min_p, sigma, xtc, dry;
     int32_t top_k, dry_last_n, mirostat;
     bool greedy;
 };
@@ -40,6 +40,7 @@ static const struct stage stages[] = {
     { "typical", .typical_p = 0.95f },
     { "top_k+typical", .top_k = 40, .typical_p = 0.95f },
     { "min_p", .min_p = 0.05f },
+    { "top_n_sigma", .sigma = 1 },
     { "xtc", .xtc = 1 },
     { "dry 64", .dry = 0.8f },
     { "dry 4096", .dry = 0.8f, .dry_last_n = TEXT },
@@ -61,6 +62,7 @@ static struct sample_params params_of(const struct stage *st)
     p.typical_p = st->typical_p > 0 ? st->typical_p : 1;
     p.min_p = st->min_p;
     p.top_k = st->top_k;
+    p.top_n_sigma = st->sigma;
     p.xtc_probability = st->xtc;
     p.dry_multiplier = st->dry;
     p.dry_penalty_last_n = st->dry_last_n ? st->dry_last_n : p.dry_penalty_last_n;

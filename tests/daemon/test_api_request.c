@@ -173,6 +173,7 @@ static const struct accepted accepted[] = {
            "\"frequency_penalty\":2,\"repetition_penalty\":1.1,\"top_k\":0"),
       SENT(",\"frequency_penalty\":2,\"min_p\":0.05,\"presence_penalty\":-2,"
            "\"repetition_penalty\":1.1,\"temperature\":0.5,\"top_p\":1,\"top_k\":0") },
+    { BODY(",\"top_n_sigma\":1.5"), SENT(",\"top_n_sigma\":1.5") },
     { BODY(",\"typical_p\":0.95,\"xtc_threshold\":0.2,\"xtc_probability\":0.5"),
       SENT(",\"typical_p\":0.95,\"xtc_probability\":0.5,\"xtc_threshold\":0.2") },
     { BODY(",\"dry_multiplier\":0.8,\"dry_base\":1.75,\"dry_allowed_length\":0,\"dry_penalty_last_n\":-1,"
@@ -262,7 +263,8 @@ Test(api_request, no_type_of_any_field_does_harm)
     static const char *const fields[] = {
         "model", "messages", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "typical_p", "xtc_probability", "xtc_threshold", "dry_base", "dry_multiplier",
-        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "mirostat", "mirostat_tau", "mirostat_eta", "max_tokens", "max_completion_tokens", "stop",
+        "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "repeat_last_n", "mirostat", "mirostat_tau",
+        "mirostat_eta", "top_n_sigma", "max_tokens", "max_completion_tokens", "stop",
         "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
         "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
         "logit_bias", "stop_token_ids", "ignore_eos", "documents", "chat_template_kwargs",
