@@ -109,6 +109,11 @@ Test(sampler, parameters_that_are_no_numbers_are_refused_by_name)
     p.min_p = NAN;
     cr_expect(eq(int, sampler_open(&p, NULL, 0, 1, &s, &err), -EINVAL));
     cr_expect(eq(str, (char *)err_text(&err), "min_p is not a finite number"));
+    p = plain;
+    p.mirostat_tau = INFINITY;
+    err = (struct err){ 0 };
+    cr_expect(eq(int, sampler_open(&p, NULL, 0, 1, &s, &err), -EINVAL));
+    cr_expect(eq(str, (char *)err_text(&err), "mirostat_tau is not a finite number"));
     cr_expect(eq(ptr, s, NULL));
 }
 

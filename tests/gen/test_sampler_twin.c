@@ -295,6 +295,19 @@ static void compare_candidates(const uint32_t *ids, size_t n, int round)
         cr_assert(eq(u32, ids[i], twin[i].id), "round %d", round);
 }
 
+static void expect_pick_among(struct sampler *s, struct sampler_work *w, const float *logits, const uint32_t *ids,
+                              size_t n, const float *weights, int round)
+{
+    int32_t token = -1;
+    size_t i = 0;
+
+    cr_assert(zero(int, sampler_pick(s, w, logits, &token)));
+    cr_assert(0 <= token && token < VOCAB && weights[token] > 0, "round %d", round);
+    while (ids && i < n && (int32_t)ids[i] != token)
+        i++;
+    cr_assert(lt(sz, i, n), "round %d", round);
+}
+
 Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout = 240)
 {
     const struct logit_bias bias[] = { { 5, -100 }, { 6, 2.5f }, { 700, -3 }, { VOCAB, 9 }, { 8, -INFINITY } };
@@ -333,6 +346,7 @@ Test(sampler_twin, random_stages_leave_the_same_candidates_and_weights, .timeout
         twin_filters(&p);
         compare_candidates(ids, n, round);
         n_close += close_call;
+        expect_pick_among(s, w, logits, ids, n, weights, round);
     }
     cr_expect(lt(int, n_close, 150));
 }
@@ -484,5 +498,62 @@ Test(sampler_twin, mirostat_keeps_what_its_surprise_lets_through_and_learns, .ti
             mu -= (double)p.mirostat_eta * (surprise - (double)p.mirostat_tau);
             sampler_accept(s, token);
         }
+    }
+}
+
+/* One token, one possible token, all equal: something is left, whatever the stages. */
+Test(sampler_twin, no_stage_leaves_nothing)
+{
+    enum { N = 70 };
+    float equal[N] = { 0 }, only[N];
+    uint64_t rng = 5;
+
+    for (int i = 0; i < N; i++)
+        only[i] = i == 66 ? -3 : -INFINITY;
+    for (int round = 0; round < 3000; round++) {
+        struct sample_params p = random_params(&rng, NULL, 0);
+        CLEANUP(sampler_work_close) struct sampler_work *one = NULL;
+        CLEANUP(sampler_work_close) struct sampler_work *many = NULL;
+        CLEANUP(sampler_close) struct sampler *s = NULL;
+        int32_t token = -1, prompt[3] = { 0, 0, 66 };
+
+        p.mirostat = round % 3;
+        cr_assert(zero(int, sampler_work_open(1, &one, NULL)));
+        cr_assert(zero(int, sampler_work_open(N, &many, NULL)));
+        cr_assert(zero(int, sampler_open(&p, prompt, 3, 3, &s, NULL)));
+        cr_assert(zero(int, sampler_pick(s, one, equal, &token)));
+        cr_assert(eq(i32, token, 0));
+        sampler_accept(s, token);
+        cr_assert(zero(int, sampler_pick(s, many, only, &token)));
+        cr_assert(eq(i32, token, 66));
+        sampler_accept(s, token);
+        cr_assert(zero(int, sampler_pick(s, many, equal, &token)));
+        cr_assert(lt(i32, token, N));
+    }
+}
+
+Test(sampler_twin, of_equals_the_lower_ids_stay)
+{
+    enum { N = 200 };
+    const float logits[N] = { 0 };
+    CLEANUP(sampler_work_close) struct sampler_work *w = NULL;
+    const struct sample_params all[] = {
+        { .temperature = 1, .typical_p = 1, .repetition_penalty = 1, .top_p = 0.5f, .repeat_last_n = -1 },
+        { .temperature = 1, .typical_p = 1, .repetition_penalty = 1, .top_p = 1, .top_k = 100, .repeat_last_n = -1 },
+        { .temperature = 1, .typical_p = 0.4999f, .repetition_penalty = 1, .top_p = 1, .repeat_last_n = -1 },
+    };
+
+    cr_assert(zero(int, sampler_work_open(N, &w, NULL)));
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+        CLEANUP(sampler_close) struct sampler *s = NULL;
+        const uint32_t *ids;
+        const float *weights;
+        size_t n;
+
+        cr_assert(zero(int, sampler_open(&all[k], NULL, 0, 1, &s, NULL)));
+        cr_assert(zero(int, sampler_candidates(s, w, logits, &ids, &n, &weights)));
+        cr_assert(eq(sz, n, 100), "%zu", k);
+        for (uint32_t i = 0; i < n; i++)
+            cr_assert(eq(u32, ids[i], i), "%zu", k);
     }
 }
