@@ -10,9 +10,12 @@
  * Rows of one sequence are in the order of their positions; the positions
  * before them are in its pages already.
  *
+ * What a family of models does beyond that, or otherwise, is its row of arch.def.
+ *
  * Threads  a pool of its own (pool.h); one caller at a time
- * Source   Llama 2, arXiv:2307.09288; RoPE, arXiv:2104.09864; GGUF's own
- *          conventions, see loaders/gguf.h
+ * Source   Llama 2, arXiv:2307.09288; Gemma 2 and 3, arXiv:2408.00118 and 2503.19786;
+ *          RoPE, arXiv:2104.09864; YaRN, arXiv:2309.00071; GGUF's own conventions, see
+ *          arch.h and loaders/gguf.h
  */
 #ifndef GEN_MODEL_H
 #define GEN_MODEL_H
