@@ -259,6 +259,22 @@ static int refuse_type(const struct loading *l, const struct gguf_tensor *t)
                 ggml_type_facts(t->type)->name);
 }
 
+/* mat_fits() for a whole tensor. That may read all of it from a slow disk: beats as pack_part() does. */
+static bool fits(const struct loading *l, const struct gguf_tensor *t)
+{
+    enum { BYTES = 1 << 20 };
+    const struct ggml_type_facts *f = ggml_type_facts(t->type);
+    const uint64_t n = t->bytes / f->block_bytes, most = BYTES / f->block_bytes;
+
+    for (uint64_t at = 0; at < n; at += most) {
+        if (!mat_fits(t->type, (const uint8_t *)t->data + at * f->block_bytes, n - at < most ? n - at : most))
+            return false;
+        if (l->m->pulse)
+            atomic_fetch_add_explicit(&l->m->pulse->beats, 1, memory_order_relaxed);
+    }
+    return true;
+}
+
 /* The file's row that is packed as `row`, or -1 for a row of zeros. */
 static int64_t file_row(const struct loading *l, enum row_kind kind, uint32_t row)
 {
@@ -299,8 +315,9 @@ static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t
         return r;
     if (!mat_type_of(t->type, &type))
         return refuse_type(l, t);
-    if (!mat_init(mat, type, packed_rows(l, kind, rows), cols))
+    if (!mat_init(mat, fits(l, t) ? type : MAT_F32, packed_rows(l, kind, rows), cols))
         return fail(l, -EINVAL, "tensor \"%s\": %u rows of %u are too many", name, rows, cols);
+    mat->ggml_type = t->type;
     l->sources[l->n_sources++] = (struct source){ mat, t, kind };
     return 0;
 }
@@ -316,7 +333,7 @@ static int take_vector(struct loading *l, const char *name, uint32_t n, float **
         return GGUF_ABSENT;
     if ((r = check_dims(l, t, 1, n)))
         return r;
-    if (!mat_type_of(t->type, &type) || mat_type_quantised(type))
+    if (!mat_type_of(t->type, &type) || ggml_type_facts(t->type)->block > 1)
         return refuse_type(l, t);
     *ret = arena_array(l->m->arena, n + KERNEL_BLOCK, sizeof **ret);
     if (!*ret)
@@ -660,15 +677,17 @@ struct packing {
     uint8_t *room;                  /* [threads][rows of a group] of the file's rows */
     struct engine_pulse *pulse;     /* may be NULL */
     uint32_t threads;
+    atomic_bool not_finite;         /* a scale of a block */
 };
 
-/* Groups whose rows lie elsewhere in the file: they are brought together first. */
-static void pack_gathered(const struct packing *p, uint32_t thread, uint32_t from, uint32_t to)
+/* Groups whose rows lie elsewhere in the file: they are brought together first. As mat_pack() otherwise. */
+static bool pack_gathered(const struct packing *p, uint32_t thread, uint32_t from, uint32_t to)
 {
     const struct source *s = p->source;
     const size_t row_bytes = s->tensor->bytes / s->tensor->dims[1];
     uint8_t *room = p->room + thread * KERNEL_LANES * row_bytes;
     struct mat one = *s->mat;
+    bool finite = true;
 
     one.rows = KERNEL_LANES;
     one.n_groups = 1;
@@ -682,15 +701,16 @@ static void pack_gathered(const struct packing *p, uint32_t thread, uint32_t fro
                 memcpy(room + i * row_bytes, (const uint8_t *)s->tensor->data + (size_t)row * row_bytes, row_bytes);
         }
         one.w = s->mat->w + g * one.group_bytes;
-        mat_pack(&one, room, 0, 1);
+        finite = mat_pack(&one, room, 0, 1) && finite;
     }
+    return finite;
 }
 
 /* With a beat for about each megabyte: a large matrix comes from a slow disk for longer than a process may be silent. */
 static void pack_part(void *arg, uint32_t thread)
 {
     enum { BYTES = 1 << 20 };
-    const struct packing *p = arg;
+    struct packing *p = arg;
     const struct mat *mat = p->source->mat;
     const uint32_t most = mat->group_bytes >= BYTES ? 1 : (uint32_t)(BYTES / mat->group_bytes);
     uint32_t from, to;
@@ -698,13 +718,34 @@ static void pack_part(void *arg, uint32_t thread)
     pool_range(mat->n_groups, thread, p->threads, &from, &to);
     for (uint32_t g = from, end; g < to; g = end) {
         end = to - g < most ? to : g + most;
-        if (p->room)
-            pack_gathered(p, thread, g, end);
-        else
-            mat_pack(mat, p->source->tensor->data, g, end);
+        if (!(p->room ? pack_gathered(p, thread, g, end) : mat_pack(mat, p->source->tensor->data, g, end)))
+            p->not_finite = true;
         if (p->pulse)
             atomic_fetch_add_explicit(&p->pulse->beats, 1, memory_order_relaxed);
     }
+}
+
+/* No memory for the weights: with what made them larger than the file. */
+static int no_room(const struct loading *l)
+{
+    const struct source *worst = NULL;
+    uint64_t bytes = 0, added, most = 0;
+
+    for (size_t i = 0; i < l->n_sources; i++) {
+        const struct source *s = &l->sources[i];
+
+        bytes += s->tensor->bytes;
+        added = mat_bytes(s->mat) > s->tensor->bytes ? mat_bytes(s->mat) - s->tensor->bytes : 0;
+        if (added > most) {
+            most = added;
+            worst = s;
+        }
+    }
+    if (!worst || l->m->weights_bytes / 2 < bytes)
+        return fail(l, -ENOMEM, "no memory for %zu bytes of weights", l->m->weights_bytes);
+    return fail(l, -ENOMEM, "no memory for %zu bytes of weights, %llu in the file: there is no kernel for %s, it is "
+                "kept as %s", l->m->weights_bytes, (unsigned long long)bytes,
+                ggml_type_facts(worst->tensor->type)->name, mat_type_name(worst->mat->type));
 }
 
 static int pack(struct loading *l, const struct source *s)
@@ -718,6 +759,9 @@ static int pack(struct loading *l, const struct source *s)
     }
     pool_run(l->m->pool, pack_part, &p);
     free(p.room);
+    if (p.not_finite)
+        return fail(l, -EINVAL, "tensor \"%s\": a scale of a %s block is not a finite number", s->tensor->name,
+                    ggml_type_facts(s->tensor->type)->name);
     gguf_release(l->file, s->tensor);
     return 0;
 }
@@ -733,7 +777,7 @@ static int pack_all(struct loading *l)
             return fail(l, -EINVAL, "its matrices are too large to count");
     m->weights = slab_map(m->weights_bytes);
     if (!m->weights)
-        return fail(l, -ENOMEM, "no memory for %zu bytes of weights", m->weights_bytes);
+        return no_room(l);
     for (size_t i = 0; i < l->n_sources; i++) {
         l->sources[i].mat->w = (uint8_t *)m->weights + at;
         at += mat_bytes(l->sources[i].mat);

@@ -1,8 +1,10 @@
 #include "gen/cpu/pack.h"
 
+#include "gen/cpu/dequant.h"
 #include "gen/cpu/half.h"
 #include "loaders/gguf.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { L = KERNEL_LANES, B = KERNEL_BLOCK };
@@ -121,8 +123,99 @@ static const struct type_row types[MAT_TYPES] = {
     [MAT_Q8_0] = { GGML_Q8_0, true, 34, 2, 1088, put_q8_0, get_q8_0 },
 };
 
+/* ---- types that are kept as another ----------------------------------- */
+
+/* A block of the file as Q8_0: its scale and table[code] << shift. */
+static void codes_to_q8_0(uint16_t d, const uint8_t *codes, const int8_t *table, int shift, uint8_t *out)
+{
+    memcpy(out, &d, 2);
+    for (int i = 0; i < B / 2; i++) {
+        out[2 + i] = (uint8_t)(table[codes[i] & 15] * (1 << shift));
+        out[2 + B / 2 + i] = (uint8_t)(table[codes[i] >> 4] * (1 << shift));
+    }
+}
+
+static void q5_0_to_q8_0(const uint8_t *block, uint8_t *out)
+{
+    uint32_t high;
+
+    memcpy(out, block, 2);
+    memcpy(&high, block + 2, 4);
+    for (int i = 0; i < B / 2; i++) {
+        out[2 + i] = (uint8_t)(((block[6 + i] & 15) | (high >> i & 1) << 4) - 16);
+        out[2 + B / 2 + i] = (uint8_t)((block[6 + i] >> 4 | (high >> (i + B / 2) & 1) << 4) - 16);
+    }
+}
+
+static void iq4_nl_to_q8_0(const uint8_t *block, uint8_t *out)
+{
+    uint16_t d;
+
+    memcpy(&d, block, 2);
+    codes_to_q8_0(d, block + 2, dequant_iq4_nl, 0, out);
+}
+
+/* Exponents whose scale 2^(e - 128) is an fp16 number, the last three of them with
+ * integers that take up to three bits of it: 12 << 3 still is an int8. */
+enum { MXFP4_MIN = 128 - 24, MXFP4_MID = 128 + 15, MXFP4_MAX = MXFP4_MID + 3 };
+
+static bool mxfp4_is_zero(const uint8_t *block)
+{
+    for (int i = 1; i <= B / 2; i++)
+        if (block[i] & 0x77)
+            return false;
+    return true;
+}
+
+static bool mxfp4_fits(const uint8_t *block)
+{
+    return (block[0] >= MXFP4_MIN && block[0] <= MXFP4_MAX) || mxfp4_is_zero(block);
+}
+
+static void mxfp4_to_q8_0(const uint8_t *block, uint8_t *out)
+{
+    const int e = block[0], shift = e > MXFP4_MID ? e - MXFP4_MID : 0;
+
+    if (e < MXFP4_MIN || e > MXFP4_MAX)             /* all zeros, else it were not packed so */
+        memset(out, 0, 2 + B);
+    else
+        codes_to_q8_0(f16_of_f32(ldexpf(1, e - shift - 128)), block + 1, dequant_mxfp4, shift, out);
+}
+
+/* The smallest type with kernels that holds all values exactly. */
+static const struct kept_row {
+    uint32_t ggml_type;
+    enum mat_type type;
+    void (*to_q8_0)(const uint8_t *block, uint8_t *out);
+} kept[] = {
+    { GGML_IQ4_NL, MAT_Q8_0, iq4_nl_to_q8_0 },
+    { GGML_IQ4_XS, MAT_F32, NULL },
+    { GGML_MXFP4, MAT_Q8_0, mxfp4_to_q8_0 },
+    { GGML_Q2_K, MAT_F32, NULL },
+    { GGML_Q3_K, MAT_F32, NULL },
+    { GGML_Q4_K, MAT_F32, NULL },
+    { GGML_Q5_0, MAT_Q8_0, q5_0_to_q8_0 },
+    { GGML_Q5_1, MAT_F32, NULL },
+    { GGML_Q5_K, MAT_F32, NULL },
+    { GGML_Q6_K, MAT_F32, NULL },
+};
+
+static const struct kept_row *kept_as(uint32_t ggml_type)
+{
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+        if (kept[i].ggml_type == ggml_type)
+            return &kept[i];
+    return NULL;
+}
+
 bool mat_type_of(uint32_t ggml_type, enum mat_type *ret)
 {
+    const struct kept_row *k = kept_as(ggml_type);
+
+    if (k) {
+        *ret = k->type;
+        return true;
+    }
     for (int i = 0; i < MAT_TYPES; i++)
         if (types[i].ggml_type == ggml_type) {
             *ret = (enum mat_type)i;
@@ -130,6 +223,18 @@ bool mat_type_of(uint32_t ggml_type, enum mat_type *ret)
         }
     return false;
 }
+
+bool mat_fits(uint32_t ggml_type, const void *blocks, size_t n)
+{
+    const struct ggml_type_facts *f = ggml_type_facts(ggml_type);
+
+    for (size_t i = 0; ggml_type == GGML_MXFP4 && i < n; i++)
+        if (!mxfp4_fits((const uint8_t *)blocks + i * f->block_bytes))
+            return false;
+    return true;
+}
+
+const char *mat_type_name(enum mat_type type) { return ggml_type_facts(types[type].ggml_type)->name; }
 
 bool mat_type_quantised(enum mat_type type) { return types[type].quantised; }
 
@@ -143,6 +248,7 @@ bool mat_init(struct mat *m, enum mat_type type, uint32_t rows, uint32_t cols)
         return false;
     *m = (struct mat){
         .type = type,
+        .ggml_type = t->ggml_type,
         .rows = rows,
         .cols = cols,
         .k = (uint32_t)(n_blocks * B),
@@ -165,25 +271,53 @@ static void put_part(const struct mat *m, uint8_t *group, uint32_t lane, const u
     types[m->type].put(group, whole, lane, block);
 }
 
-void mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_t to)
+/* A block of the file, which is kept as one or as several of another type. */
+static void put_kept(const struct mat *m, const struct kept_row *k, uint32_t elements, uint8_t *group, uint32_t b,
+                     uint32_t lane, const uint8_t *at)
 {
     const struct type_row *t = &types[m->type];
-    const uint32_t whole = m->cols / B, rest = m->cols % B;
-    const size_t row_bytes = (size_t)whole * t->file_bytes + rest * (size_t)(t->file_bytes / B);
+    uint8_t q8_0[2 + B];
+    float floats[DEQUANT_MAX];
+
+    if (m->type == MAT_Q8_0) {
+        k->to_q8_0(at, q8_0);
+        t->put(group, b, lane, q8_0);
+        return;
+    }
+    dequant(m->ggml_type, at, elements, floats);
+    for (uint32_t i = 0; i < elements / B; i++)
+        t->put(group, b + i, lane, (const uint8_t *)(floats + (size_t)i * B));
+}
+
+bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_t to)
+{
+    const struct ggml_type_facts *f = ggml_type_facts(m->ggml_type);
+    const struct kept_row *k = kept_as(m->ggml_type);
+    const uint32_t step = f->block > B ? f->block / B : 1, rest = m->cols % B, whole = m->cols / B;
+    const size_t step_bytes = (size_t)step * B / f->block * f->block_bytes;
+    const size_t row_bytes = (size_t)m->cols / f->block * f->block_bytes;
+    bool finite = true;
 
     for (uint32_t g = from; g < to; g++) {
+        const uint8_t *rows = (const uint8_t *)file_rows + (size_t)g * L * row_bytes;
+        const uint32_t n = m->rows - g * L < L ? m->rows - g * L : L;
         uint8_t *group = m->w + g * m->group_bytes;
 
-        for (uint32_t b = 0; b < whole; b++)
-            for (uint32_t lane = 0; lane < L && g * L + lane < m->rows; lane++)
-                t->put(group, b, lane,
-                       (const uint8_t *)file_rows + (size_t)(g * L + lane) * row_bytes +
-                           (size_t)b * t->file_bytes);
-        for (uint32_t lane = 0; rest && lane < L && g * L + lane < m->rows; lane++)
-            put_part(m, group, lane,
-                     (const uint8_t *)file_rows + (size_t)(g * L + lane) * row_bytes +
-                         (size_t)whole * t->file_bytes);
+        for (uint32_t b = 0; b < whole; b += step)
+            for (uint32_t lane = 0; lane < n; lane++) {
+                const uint8_t *at = rows + lane * row_bytes + b / step * step_bytes;
+
+                if (dequant_knows(m->ggml_type))
+                    finite &= dequant_finite(m->ggml_type, at);
+                if (k)
+                    put_kept(m, k, f->block, group, b, lane, at);
+                else
+                    types[m->type].put(group, b, lane, at);
+            }
+        for (uint32_t lane = 0; rest && lane < n; lane++)
+            put_part(m, group, lane, rows + lane * row_bytes + whole * step_bytes);
     }
+    return finite;
 }
 
 void mat_row(const struct mat *m, uint32_t row, float *out)

@@ -15,6 +15,13 @@
  * Two blocks share lines where one alone would not be whole cache lines. Rows
  * and columns that are missing are zeros.
  *
+ * Types of the file that have no kernels are kept as the smallest type that has
+ * some and holds each of their values exactly:
+ *
+ *     Q5_0, IQ4_NL                 Q8_0: the same scale               8.5 bits a weight
+ *     MXFP4                        Q8_0 where all its scales are fp16 numbers, else F32
+ *     Q5_1, Q2_K … Q6_K, IQ4_XS    F32                                 32 bits a weight
+ *
  * Source   GGUF block layouts: ggml-common.h of ggml; the idea: README.md
  */
 #ifndef GEN_CPU_PACK_H
@@ -28,6 +35,7 @@
 
 struct mat {
     enum mat_type type;
+    uint32_t ggml_type;         /* of the rows that are packed; mat_init() says the one of `type` */
     uint32_t rows, cols;        /* as in the file */
     uint32_t k;                 /* columns, padded to KERNEL_BLOCK */
     uint32_t n_groups;
@@ -35,16 +43,22 @@ struct mat {
     uint8_t *w;                 /* [n_groups][group_bytes], aligned to 64 */
 };
 
-/* True and the type for an enum ggml_type that has kernels. */
+/* True and the type in which tensors of an enum ggml_type are kept; false when it can
+ * not be computed with. */
 bool mat_type_of(uint32_t ggml_type, enum mat_type *ret);
+/* False when n blocks of the file are not exact in the type of mat_type_of(): then
+ * they are kept as MAT_F32. Blocks without kernels of their own only, and of these MXFP4. */
+bool mat_fits(uint32_t ggml_type, const void *blocks, size_t n);
 bool mat_type_quantised(enum mat_type type);
+const char *mat_type_name(enum mat_type type);      /* "Q8_0" */
 
 /* Fills everything but w. False when its size can not be counted. */
 bool mat_init(struct mat *m, enum mat_type type, uint32_t rows, uint32_t cols);
 size_t mat_bytes(const struct mat *m);
 
-/* Packs groups [from, to) out of the file's rows; w is zeroed before. */
-void mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_t to);
+/* Packs groups [from, to) out of the file's rows; w is zeroed before. False when the scales of
+ * some block are no finite numbers; everything is packed all the same. */
+bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_t to);
 /* One row as floats: [k], zeros behind cols. */
 void mat_row(const struct mat *m, uint32_t row, float *out);
 /* n elements of a file's row of a type that is not quantised, as floats. */

@@ -4,6 +4,8 @@
  * correct engine may miss. */
 #include "base/err.h"
 #include "base/json.h"
+#include "gen/cpu/dequant.h"
+#include "gen/cpu/pack.h"
 #include "gen/kv.h"
 #include "gen/model.h"
 #include "loaders/gguf.h"
@@ -13,6 +15,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -158,29 +161,61 @@ static double spread(const float *x, uint32_t n)
     return sqrt(var);
 }
 
-/* The largest error of 33 positions over the spread of the logits. */
+/* Expected values: the file and its table. */
+struct expected {
+    struct buf file;
+    cJSON *table;
+};
+
+static void expected_init(struct expected *e, const char *rest)
+{
+    char path[PATH_MAX];
+    uint64_t header;
+
+    *e = (struct expected){ 0 };
+    read_whole(golden(rest, path), &e->file);
+    memcpy(&header, e->file.data, 8);
+    e->table = parse(e->file.data + 8, header);
+}
+
+static void expected_fini(struct expected *e)
+{
+    buf_fini(&e->file);
+    cJSON_Delete(e->table);
+}
+
+/* The largest error of n positions over the spread of the logits: over `std`, or that
+ * of the expected logits when it is 0. */
+static double error_of(struct scorer *s, const struct expected *e, uint32_t n, double std)
+{
+    char name[32];
+    const float *want;
+    double worst = 0;
+
+    snprintf(name, sizeof name, "ids_%u", n);
+    score(s, tensor_of(&e->file, e->table, name), n);
+    snprintf(name, sizeof name, "logits_%u", n);
+    want = tensor_of(&e->file, e->table, name);
+    for (size_t i = 0; i < n * (size_t)s->vocab; i++)
+        worst = fmax(worst, fabs((double)s->logits[i] - (double)want[i]));
+    return worst / (std > 0 ? std : spread(want, n * s->vocab));
+}
+
 static double tiny_error(const char *name)
 {
     char path[PATH_MAX], rest[128];
-    BUF_LOCAL file = BUF_INIT;
+    struct expected e;
     struct scorer s = { 0 };
-    uint64_t header;
-    double worst = 0;
+    double error;
 
     snprintf(rest, sizeof rest, "engine/tiny/%s/expected.safetensors", name);
-    read_whole(golden(rest, path), &file);
-    memcpy(&header, file.data, 8);
-    CLEANUP(json_delete) cJSON *table = parse(file.data + 8, header);
-    const float *want = tensor_of(&file, table, "logits_33");
-
+    expected_init(&e, rest);
     snprintf(rest, sizeof rest, "engine/tiny/%s/model.gguf", name);
     scorer_init(&s, golden(rest, path));
-    score(&s, tensor_of(&file, table, "ids_33"), 33);
-    for (size_t i = 0; i < 33 * (size_t)s.vocab; i++)
-        worst = fmax(worst, fabs((double)s.logits[i] - (double)want[i]));
-    worst /= spread(want, 33 * s.vocab);
+    error = error_of(&s, &e, 33, 0);
     scorer_fini(&s);
-    return worst;
+    expected_fini(&e);
+    return error;
 }
 
 Test(golden_model, tiny_llama_checkpoints_give_the_logits_of_transformers)
@@ -194,6 +229,102 @@ Test(golden_model, tiny_llama_checkpoints_give_the_logits_of_transformers)
         fprintf(stderr, "%s: %.1e\n", names[i], error);
         cr_expect(lt(dbl, error, 1e-2), "%s", names[i]);
     }
+}
+
+/* ---- quantised files -------------------------------------------------- */
+
+#define QUANT "engine/tiny/quant-gguf/"
+
+/* A tensor's elements as floats, the caller's to free. */
+static float *values_of(const struct gguf_tensor *t, size_t *ret_n)
+{
+    float *out;
+
+    cr_assert(dequant_knows(t->type));
+    *ret_n = t->bytes / ggml_type_facts(t->type)->block_bytes * ggml_type_facts(t->type)->block;
+    out = malloc(*ret_n * sizeof *out);
+    cr_assert(ne(ptr, out, NULL));
+    dequant(t->type, t->data, *ret_n, out);
+    return out;
+}
+
+/* Every bit of a tensor, by its hash; and of its first elements by themselves. */
+static void expect_values(const struct gguf *file, const struct expected *e, const cJSON *facts)
+{
+    const struct gguf_tensor *t = gguf_tensor(file, facts->string);
+    unsigned char hash[32];
+    char hex[65] = "", name[128];
+    const char *want = NULL;
+    size_t n;
+
+    cr_assert(t != NULL, "%s", facts->string);
+    CLEANUP(mem_free) float *values = values_of(t, &n);
+
+    cr_assert(zero(int, json_get_string(facts, "sha256_f32", &want, NULL)));
+    cr_assert(eq(int, EVP_Digest(values, n * sizeof *values, hash, NULL, EVP_sha256(), NULL), 1));
+    for (size_t i = 0; i < sizeof hash; i++)
+        snprintf(hex + 2 * i, 3, "%02x", hash[i]);
+    cr_expect(eq(str, hex, (char *)want), "%s: %s", gguf_path(file), facts->string);
+    snprintf(name, sizeof name, "first512.%s", facts->string);
+    if (json_find(e->table, name))
+        cr_expect(zero(int, memcmp(values, tensor_of(&e->file, e->table, name), 512 * sizeof *values)), "%s: %s",
+                  gguf_path(file), name);
+}
+
+/* Whether activations are rounded to eight bits anywhere: then the logits tell. */
+static bool rounds(const struct gguf *file)
+{
+    enum mat_type type;
+    bool any = false;
+
+    for (size_t i = 0; i < gguf_n_tensors(file); i++) {
+        cr_assert(mat_type_of(gguf_tensor_at(file, i)->type, &type));
+        any |= mat_type_quantised(type);
+    }
+    return any;
+}
+
+static void check_quantised(const char *name, const cJSON *facts, double std)
+{
+    CLEANUP(gguf_close) struct gguf *file = NULL;
+    const cJSON *tensors = NULL, *tensor;
+    char path[PATH_MAX], rest[128];
+    struct scorer s = { 0 };
+    struct expected e;
+    double error = 0;
+
+    snprintf(rest, sizeof rest, QUANT "%s.expected.safetensors", name);
+    expected_init(&e, rest);
+    snprintf(rest, sizeof rest, QUANT "%s.gguf", name);
+    cr_assert(zero(int, gguf_open(golden(rest, path), &file, NULL)));
+    cr_assert(zero(int, json_get_object(facts, "tensors", &tensors, NULL)));
+    cJSON_ArrayForEach(tensor, tensors) expect_values(file, &e, tensor);
+    scorer_init(&s, path);
+    for (int i = 0; i < 3; i++)
+        error = fmax(error, error_of(&s, &e, (const uint32_t[]){ 1, 7, 33 }[i], std));
+    fprintf(stderr, "%s: logits off by %.4f of their spread (llama.cpp: %.4f)\n", name, error,
+            json_find(facts, "llama_cpp_vs_expected")->valuedouble);
+    cr_expect(lt(dbl, error, rounds(file) ? 0.2 : 4e-3), "%s", name);
+    scorer_fini(&s);
+    expected_fini(&e);
+}
+
+Test(golden_model, quantised_files_have_the_values_of_gguf_py_and_give_their_logits)
+{
+    const cJSON *files = NULL, *file;
+    BUF_LOCAL text = BUF_INIT;
+    char path[PATH_MAX];
+    double std = 0;
+    int n = 0;
+
+    if (!there(golden(QUANT "expected.json", path)))
+        return;
+    read_whole(path, &text);
+    CLEANUP(json_delete) cJSON *all = parse(text.data, text.len);
+    cr_assert(zero(int, json_get_number(all, "logit_std", &std, NULL)));
+    cr_assert(zero(int, json_get_object(all, "files", &files, NULL)));
+    cJSON_ArrayForEach(file, files) check_quantised(file->string, file, std), n++;
+    cr_expect(eq(int, n, 14));
 }
 
 /* ---- SmolLM2 --------------------------------------------------------- */

@@ -3,9 +3,11 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "gen/cpu/kernels.h"
+#include "gen/cpu/pack.h"
 #include "gen/engine.h"
 #include "gen/kv.h"
 #include "gen/model.h"
+#include "tests/gen/blocks.h"
 #include "tests/gen/tiny_model.h"
 
 #include <criterion/criterion.h>
@@ -95,8 +97,8 @@ static double spread(const double *x, uint32_t n)
     return sqrt(var);
 }
 
-/* The largest error over the spread of the logits, for prompts of 1, 20 and 140. */
-static double worst_error(const struct tiny_model *t, const char *isa)
+/* The largest error over the spread of the logits, for prompts of 1, 20 and 140, the first n of them. */
+static double worst_error_of(const struct tiny_model *t, const char *isa, int n)
 {
     static const uint32_t lengths[] = { 1, 20, 140 };
     static float got[LONG][VOCAB];
@@ -108,7 +110,7 @@ static double worst_error(const struct tiny_model *t, const char *isa)
     feed(&b, 0, 0, 140, got);
     for (uint32_t i = 0; i < 140; i++)
         tokens[i] = token(0, i);
-    for (int l = 0; l < 3; l++) {
+    for (int l = 0; l < n; l++) {
         tiny_model_logits(t, b.gguf, tokens, lengths[l], want);
         for (uint32_t i = 0; i < t->vocab_size; i++)
             worst = fmax(worst, fabs((double)got[lengths[l] - 1][i] - want[i]) / spread(want, t->vocab_size));
@@ -116,6 +118,8 @@ static double worst_error(const struct tiny_model *t, const char *isa)
     bed_fini(&b);
     return worst;
 }
+
+static double worst_error(const struct tiny_model *t, const char *isa) { return worst_error_of(t, isa, 3); }
 
 Test(model, float_weights_give_the_logits_of_double_precision)
 {
@@ -143,6 +147,28 @@ Test(model, quantised_weights_give_them_up_to_the_rounding_of_activations)
             tiny.types[0] = types[t];
             cr_expect(lt(dbl, worst_error(&tiny, kernels_at(i)->name), 0.15), "%s type %u", kernels_at(i)->name,
                       types[t]);
+        }
+}
+
+/* Wide enough for blocks of 256. */
+static const struct tiny_model wide = {
+    .n_layers = 1, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .dim = 256, .ffn_dim = 256,
+    .vocab_size = VOCAB, .n_types = 1, .seed = 5,
+};
+
+Test(model, types_without_kernels_are_computed_as_types_that_hold_their_values)
+{
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int t = 0; t < BLOCK_TYPES; t++) {
+            struct tiny_model tiny = wide;
+            enum mat_type kept;
+            double error;
+
+            tiny.types[0] = block_types[t];
+            cr_assert(mat_type_of(block_types[t], &kept));
+            error = worst_error_of(&tiny, kernels_at(i)->name, 2);
+            cr_expect(lt(dbl, error, mat_type_quantised(kept) ? 0.15 : 4e-3), "%s type %u", kernels_at(i)->name,
+                      block_types[t]);
         }
 }
 
@@ -382,8 +408,35 @@ Test(model, what_can_not_be_computed_is_refused_by_name)
     gguf_build_tensor(&b, "blk.0.attn_q_norm.weight", GGML_F32, 1, (uint64_t[]){ 16 }, NULL, 64);
     refused(&b, -ENOTSUP, "bad.gguf: tensor \"blk.0.attn_q_norm.weight\" has no place in architecture \"llama\"");
     tiny_model_build(&t, &b);
-    gguf_build_tensor(&b, "output.weight", GGML_Q5_0, 2, (uint64_t[]){ 64, VOCAB }, NULL, 64 * VOCAB / 32 * 22);
-    refused(&b, -ENOTSUP, "bad.gguf: tensor \"output.weight\": type Q5_0 is not supported");
+    gguf_build_tensor(&b, "output.weight", GGML_Q8_1, 2, (uint64_t[]){ 64, VOCAB }, NULL, 64 * VOCAB / 32 * 36);
+    refused(&b, -ENOTSUP, "bad.gguf: tensor \"output.weight\": type Q8_1 is not supported");
+    tiny_model_build(&t, &b);
+    gguf_build_tensor(&b, "blk.0.attn_q.bias", GGML_Q5_1, 1, (uint64_t[]){ 64 }, NULL, 2 * 24);
+    refused(&b, -ENOTSUP, "bad.gguf: tensor \"blk.0.attn_q.bias\": type Q5_1 is not supported");
+}
+
+Test(model, a_scale_that_is_no_number_is_refused_with_its_tensor)
+{
+    for (int i = 0; i < BLOCK_TYPES; i++) {
+        const struct ggml_type_facts *f = ggml_type_facts(block_types[i]);
+        const size_t bytes = 256 / f->block * f->block_bytes * VOCAB;
+        CLEANUP(mem_free) uint8_t *data = calloc(1, bytes);
+        struct gguf_build b = GGUF_BUILD_INIT;
+        struct tiny_model t = wide;
+        char text[128];
+
+        cr_assert(ne(ptr, data, NULL));
+        t.tied = true;
+        t.types[0] = GGML_F16;
+        block_scale(block_types[i], data + 40 * bytes / VOCAB, i % 2 ? INFINITY : NAN);
+        if (block_types[i] == GGML_MXFP4)
+            data[40 * bytes / VOCAB] = 254;
+        tiny_model_build(&t, &b);
+        gguf_build_tensor(&b, "output.weight", block_types[i], 2, (uint64_t[]){ 256, VOCAB }, data, bytes);
+        snprintf(text, sizeof text, "bad.gguf: tensor \"output.weight\": a scale of a %s block is not a finite number",
+                 f->name);
+        refused(&b, -EINVAL, text);
+    }
 }
 
 Test(model, tensors_that_do_not_fit_together_are_refused_with_numbers)

@@ -1,6 +1,8 @@
 #include "tests/gen/tiny_model.h"
 
+#include "gen/cpu/dequant.h"
 #include "gen/cpu/half.h"
+#include "tests/gen/blocks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,10 +31,7 @@ static void fill(uint32_t type, uint8_t *data, uint64_t n, double size, uint64_t
 
     for (uint64_t i = 0; i < n / f->block; i++, data += f->block_bytes) {
         const float x = (float)(size * next_random(seed));
-        /* A scale that makes quantised values about as large as the floats. */
-        const uint16_t half = f16_of_f32(x), brain = (uint16_t)(bits_of_float(x) >> 16),
-                       d = f16_of_f32((float)(size / (type == GGML_Q8_0 ? 128 : 8))),
-                       m = f16_of_f32((float)-size);
+        const uint16_t half = f16_of_f32(x), brain = (uint16_t)(bits_of_float(x) >> 16);
 
         if (type == GGML_F32)
             memcpy(data, &x, 4);
@@ -43,9 +42,7 @@ static void fill(uint32_t type, uint8_t *data, uint64_t n, double size, uint64_t
         else {
             for (uint32_t j = 0; j < f->block_bytes; j++)
                 data[j] = (uint8_t)(128 * (next_random(seed) + 1));
-            memcpy(data, &d, 2);
-            if (type == GGML_Q4_1)
-                memcpy(data + 2, &m, 2);
+            block_scale(type, data, size);
         }
     }
 }
@@ -135,7 +132,7 @@ void tiny_model_build(const struct tiny_model *t, struct gguf_build *b)
 
 /* ---- reading back and computing -------------------------------------- */
 
-/* All elements of a tensor, straight from the block layouts of GGUF. */
+/* All elements of a tensor; of the types with kernels straight from the block layouts of GGUF. */
 static double *values_of(const struct gguf *file, const char *name, const char *suffix)
 {
     const struct gguf_tensor *t;
@@ -176,7 +173,13 @@ static double *values_of(const struct gguf *file, const char *name, const char *
             out[i] = (double)f16_to_f32(d) * nibble + (double)f16_to_f32(m);
             break;
         case GGML_Q8_0: out[i] = (double)f16_to_f32(d) * (int8_t)q[j]; break;
-        default: abort();
+        default: {
+            static float all[DEQUANT_MAX];
+
+            if (j == 0)
+                dequant(t->type, block, f->block, all);
+            out[i] = (double)all[j];
+        }
         }
     }
     return out;
