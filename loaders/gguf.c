@@ -31,6 +31,7 @@ enum {
     TENSOR_MIN = 8 + 1 + 4 + 8 + 4 + 8, /* bytes of the shortest line of the table */
     ALIGNMENT_DEFAULT = 32, ALIGNMENT_MIN = 8,
     SHOWN = 96,                         /* bytes of a name in an error */
+    MAX_PARTS = 4096,                   /* of a split model */
 };
 
 struct key {
@@ -52,6 +53,8 @@ struct gguf {
     struct gguf_tensor *tensors;
     uint64_t *tensor_at;                /* byte of each tensor's line, while opening */
     uint32_t *key_order, *tensor_order; /* by name */
+    struct gguf **parts;                /* the others of a split model: their bytes and names */
+    size_t n_parts;
 };
 
 static const struct ggml_type_facts type_facts[] = {
@@ -516,20 +519,6 @@ static int read_header(struct walk *w)
     return 0;
 }
 
-/* A part of a model alone would only be missed later, tensor by tensor. */
-static int check_split(struct walk *w)
-{
-    uint64_t n = 0;
-    int r = gguf_u64(w->g, "split.count", &n, w->err);
-
-    if (r < 0)
-        return r;
-    return n > 1 ? err_set(w->err, -ENOTSUP,
-                           "%s: one of the %llu parts of a split model; merge them into one file first",
-                           w->g->path, (unsigned long long)n)
-                 : 0;
-}
-
 static int walk_file(struct gguf *g, struct err *err)
 {
     struct walk w = { .g = g, .c = cursor_over(g->data, g->len), .err = err };
@@ -539,7 +528,7 @@ static int walk_file(struct gguf *g, struct err *err)
         return r;
     free(g->tensor_at);
     g->tensor_at = NULL;
-    return check_split(&w);
+    return 0;
 }
 
 static struct gguf *new_file(const char *path)
@@ -553,19 +542,36 @@ static struct gguf *new_file(const char *path)
     return g->path && g->names ? STEAL(g) : NULL;
 }
 
+/* Which part of how many the file is: 0 of 1 when it does not say. */
+static int read_split(const struct gguf *g, uint32_t *ret_number, uint32_t *ret_count, struct err *err)
+{
+    int r;
+
+    *ret_number = 0;
+    *ret_count = 1;
+    if ((r = gguf_u32(g, "split.count", ret_count, err)) < 0 || (r = gguf_u32(g, "split.no", ret_number, err)) < 0)
+        return r;
+    if (*ret_count > MAX_PARTS)
+        return err_set(err, -E2BIG, "%s: %u parts of a split model, at most %d are allowed", g->path, *ret_count, MAX_PARTS);
+    return 0;
+}
+
 int gguf_open_memory(const char *name, const void *data, size_t len, struct gguf **ret,
                      struct err *err)
 {
     CLEANUP(gguf_close) struct gguf *g = new_file(name);
+    uint32_t number, count;
     int r;
 
     if (!g)
         return err_set(err, -ENOMEM, "%s: no memory", name);
     g->data = data;
     g->len = len;
-    r = walk_file(g, err);
-    if (r < 0)
+    if ((r = walk_file(g, err)) < 0 || (r = read_split(g, &number, &count, err)) < 0)
         return r;
+    if (count > 1)
+        return err_set(err, -ENOTSUP, "%s: one of the %u parts of a split model, which can only be opened as files", name,
+                       count);
     *ret = STEAL(g);
     return 0;
 }
@@ -599,6 +605,97 @@ static int map_file(struct gguf *g, struct err *err)
     return 0;
 }
 
+/* ---- split models ----------------------------------------------------- */
+
+/* Part i of n goes by NAME-00002-of-00003.gguf, counted from one. */
+static int open_part(struct gguf *g, size_t stem, uint32_t i, uint32_t n, struct err *err)
+{
+    CLEANUP(mem_free) char *path = NULL;
+    CLEANUP(gguf_close) struct gguf *part = NULL;
+    uint32_t number, count;
+    int r;
+
+    if (asprintf(&path, "%.*s-%05u-of-%05u.gguf", (int)stem, g->path, i + 1, n) < 0) {
+        path = NULL;
+        return err_set(err, -ENOMEM, "%s: no memory", g->path);
+    }
+    part = new_file(path);
+    if (!part)
+        return err_set(err, -ENOMEM, "%s: no memory", path);
+    if ((r = map_file(part, err)) < 0) {
+        err_place(err, "%s: part %u of %u", g->path, i + 1, n);
+        return r;
+    }
+    if ((r = walk_file(part, err)) < 0 || (r = read_split(part, &number, &count, err)) < 0)
+        return r;
+    if (number != i || count != n)
+        return err_set(err, -EINVAL, "%s: says it is part %llu of %u, its name says %u of %u", path,
+                       (unsigned long long)number + 1, count, i + 1, n);
+    g->parts[g->n_parts++] = STEAL(part);
+    return 0;
+}
+
+/* All tensors in one table, in the order of the parts. */
+static int join_tensors(struct gguf *g, struct err *err)
+{
+    struct walk w = { .g = g, .err = err };
+    struct gguf_tensor *all;
+    size_t n = g->n_tensors;
+    uint64_t want;
+    int r;
+
+    for (size_t i = 0; i < g->n_parts; i++)
+        n += g->parts[i]->n_tensors;
+    want = n;
+    if ((r = gguf_u64(g, "split.tensors.count", &want, err)) < 0)
+        return r;
+    if (n != want || n > GGUF_MAX_TENSORS)
+        return err_set(err, -EINVAL, "%s: its %zu parts hold %zu tensors, split.tensors.count is %llu", g->path,
+                       g->n_parts + 1, n, (unsigned long long)want);
+    all = realloc(g->tensors, (n ? n : 1) * sizeof *all);
+    if (!all)
+        return no_memory(&w, n, "tensors");
+    g->tensors = all;
+    for (size_t i = 0; i < g->n_parts; i++) {
+        memcpy(g->tensors + g->n_tensors, g->parts[i]->tensors, g->parts[i]->n_tensors * sizeof *all);
+        g->n_tensors += g->parts[i]->n_tensors;
+    }
+    free(g->tensor_order);
+    g->tensor_order = NULL;
+    r = sorted(&w, n, by_tensor_name, &g->tensor_order);
+    for (size_t i = 1; i < n && r == 0; i++)
+        if (strcmp(all[g->tensor_order[i - 1]].name, all[g->tensor_order[i]].name) == 0)
+            r = err_set(err, -EINVAL, "%s: tensor \"%.*s\" is in two parts", g->path, SHOWN,
+                        all[g->tensor_order[i]].name);
+    return r;
+}
+
+static int open_parts(struct gguf *g, struct err *err)
+{
+    uint32_t number, count;
+    char end[32];
+    size_t stem, len = strlen(g->path);
+    int r = read_split(g, &number, &count, err);
+
+    if (r < 0 || count <= 1)
+        return r;
+    snprintf(end, sizeof end, "-00001-of-%05u.gguf", count);
+    if (number != 0)
+        return err_set(err, -EINVAL, "%s: part %llu of %u of a split model: open the first, whose name ends in %s",
+                       g->path, (unsigned long long)number + 1, count, end);
+    stem = len > strlen(end) ? len - strlen(end) : 0;
+    if (stem == 0 || strcmp(g->path + stem, end) != 0)
+        return err_set(err, -EINVAL, "%s: the first of %u parts of a split model: the others can only be found when its name ends in %s",
+                       g->path, count, end);
+    g->parts = calloc(count - 1, sizeof *g->parts);
+    if (!g->parts)
+        return err_set(err, -ENOMEM, "%s: no memory", g->path);
+    for (uint32_t i = 1; i < count; i++)
+        if ((r = open_part(g, stem, i, count, err)) < 0)
+            return r;
+    return join_tensors(g, err);
+}
+
 int gguf_open(const char *path, struct gguf **ret, struct err *err)
 {
     CLEANUP(gguf_close) struct gguf *g = new_file(path);
@@ -606,7 +703,7 @@ int gguf_open(const char *path, struct gguf **ret, struct err *err)
 
     if (!g)
         return err_set(err, -ENOMEM, "%s: no memory", path);
-    if ((r = map_file(g, err)) < 0 || (r = walk_file(g, err)) < 0)
+    if ((r = map_file(g, err)) < 0 || (r = walk_file(g, err)) < 0 || (r = open_parts(g, err)) < 0)
         return r;
     *ret = STEAL(g);
     return 0;
@@ -616,6 +713,9 @@ void gguf_close(struct gguf *g)
 {
     if (!g)
         return;
+    for (size_t i = 0; i < g->n_parts; i++)
+        gguf_close(g->parts[i]);
+    free(g->parts);
     if (g->mapped)
         munmap((void *)(uintptr_t)g->data, g->len);
     arena_free(g->names);
@@ -640,7 +740,11 @@ uint32_t gguf_version(const struct gguf *g)
 
 uint64_t gguf_bytes(const struct gguf *g)
 {
-    return g->len;
+    uint64_t sum = g->len;
+
+    for (size_t i = 0; i < g->n_parts; i++)
+        sum += g->parts[i]->len;
+    return sum;
 }
 
 /* Metadata. */

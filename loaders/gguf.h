@@ -7,6 +7,10 @@
  *
  *     model.gguf: byte 4096: tensor "blk.0.attn_q.weight": data ends past the end of the file
  *
+ * A split model (split.count above 1) is opened by its first part, named
+ * NAME-00001-of-00003.gguf; the others lie beside it. Metadata is that of the first
+ * part, the tensors are those of all.
+ *
  * Layout   metadata (key, type, value), tensor table, padding, tensor data; all
  *          little-endian; dims innermost first: [576, 1536] is 1536 rows of 576
  * Limits   GGUF_MAX_*; counts are held to the bytes that remain before memory
@@ -81,7 +85,7 @@ struct gguf_tensor {
     uint32_t type;                  /* enum ggml_type, always with facts */
     uint32_t n_dims;                /* 1 to GGUF_MAX_DIMS */
     uint64_t dims[GGUF_MAX_DIMS];   /* innermost first, all >= 1; those beyond n_dims are 1 */
-    uint64_t offset, bytes;         /* from the start of the file */
+    uint64_t offset, bytes;         /* from the start of its file */
     const void *data;               /* aligned as general.alignment says (default 32) */
 };
 
@@ -90,7 +94,7 @@ struct gguf_tensor {
  * supported; -E2BIG over a limit; -EISDIR, -ENOENT, -EACCES, -ENOMEM. On failure
  * *ret is untouched and err says why, the file's name in front. */
 int gguf_open(const char *path, struct gguf **ret, struct err *err);
-/* The same over bytes that the caller keeps until gguf_close(); `name` is for
+/* The same over bytes, of a model that is not split, that the caller keeps until gguf_close(); `name` is for
  * errors; `data` aligned to 16. */
 int gguf_open_memory(const char *name, const void *data, size_t len, struct gguf **ret,
                      struct err *err);
@@ -99,7 +103,7 @@ DEFINE_CLEANUP(struct gguf *, gguf_close)
 
 const char *gguf_path(const struct gguf *g);        /* as it was given */
 uint32_t gguf_version(const struct gguf *g);
-uint64_t gguf_bytes(const struct gguf *g);          /* of the whole file */
+uint64_t gguf_bytes(const struct gguf *g);          /* of the whole file, of all parts */
 
 /* Metadata: 0 and *ret; GGUF_ABSENT; -EINVAL with a sentence when the value has
  * another type or is out of range. An integer of any width reads as any integer

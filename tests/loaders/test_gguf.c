@@ -209,7 +209,13 @@ Test(gguf, other_formats_versions_and_byte_orders_are_refused_by_name)
     refused(&b, -ENOTSUP, "byte 4: a big-endian file is not supported");
     b = sound();
     gguf_build_u32(&b, "split.count", 3);
-    refused(&b, -ENOTSUP, "one of the 3 parts of a split model");
+    refused(&b, -ENOTSUP, "one of the 3 parts of a split model, which can only be opened as files");
+    b = sound();
+    gguf_build_u32(&b, "split.count", 5000);
+    refused(&b, -E2BIG, "5000 parts of a split model, at most 4096 are allowed");
+    b = sound();
+    gguf_build_str(&b, "split.count", "3");
+    refused(&b, -EINVAL, "key \"split.count\" must be an integer");
 }
 
 Test(gguf, absurd_counts_are_refused_before_memory_is_asked_for)
@@ -395,6 +401,130 @@ Test(gguf, what_is_no_regular_file_is_refused)
     unlink(path);
     unlink(fifo);
     rmdir(dir);
+}
+
+Test(gguf, rows_that_are_no_whole_blocks_and_cut_data_are_refused_for_every_type)
+{
+    for (uint32_t type = 0; type < 64; type++) {
+        const struct ggml_type_facts *f = ggml_type_facts(type);
+        struct gguf_build b = sound();
+        BUF_LOCAL file = BUF_INIT;
+        char words[96];
+
+        if (!f)
+            continue;
+        snprintf(words, sizeof words, "tensor \"odd\": rows of %u elements are not whole %s blocks of %u", f->block + f->block / 2,
+                 f->name, f->block);
+        if (f->block > 1)
+            refused_line("odd", type, 2, (uint64_t[]){ f->block + f->block / 2, 2 }, 128, -EINVAL, words);
+        gguf_build_tensor(&b, "cut", type, 2, (uint64_t[]){ f->block, 3 }, NULL, 3 * f->block_bytes);
+        gguf_build_finish(&b, &file);
+        refused_bytes(file.data, file.len - 1, -EINVAL, "tensor \"cut\": data ends at byte ");
+    }
+}
+
+/* ---- split models ----------------------------------------------------- */
+
+enum { N_PARTS = 3 };
+
+struct part {
+    uint32_t number, count, total;      /* total: split.tensors.count; 0: not there */
+    const char *tensor;                 /* NULL: none */
+};
+
+static void part_path(const char *dir, int i, char path[128])
+{
+    snprintf(path, 128, "%s/m-%05d-of-%05d.gguf", dir, i + 1, N_PARTS);
+}
+
+static void part_write(const char *path, const struct part *p, float value)
+{
+    float row[32] = { value };
+    struct gguf_build b = GGUF_BUILD_INIT;
+    BUF_LOCAL file = BUF_INIT;
+    FILE *f = fopen(path, "w");
+
+    cr_assert(f != NULL);
+    gguf_build_u32(&b, "split.no", p->number);
+    gguf_build_u32(&b, "split.count", p->count);
+    if (p->total)
+        gguf_build_i32(&b, "split.tensors.count", (int32_t)p->total);
+    if (p->tensor)
+        gguf_build_tensor(&b, p->tensor, GGML_F32, 1, row32, row, sizeof row);
+    gguf_build_finish(&b, &file);
+    cr_assert(eq(sz, fwrite(file.data, 1, file.len, f), file.len));
+    cr_assert(zero(int, fclose(f)));
+}
+
+/* Three parts; opens the first, or what is at `open`. */
+static int split_open(const struct part parts[N_PARTS], int open, struct gguf **ret, struct err *err)
+{
+    char dir[] = "/tmp/fastchat-gguf-XXXXXX", path[N_PARTS][128];
+    int r;
+
+    cr_assert(ne(ptr, mkdtemp(dir), NULL));
+    for (int i = 0; i < N_PARTS; i++) {
+        part_path(dir, i, path[i]);
+        if (parts[i].count)
+            part_write(path[i], &parts[i], (float)i);
+    }
+    r = gguf_open(path[open], ret, err);
+    for (int i = 0; i < N_PARTS; i++)
+        unlink(path[i]);
+    rmdir(dir);
+    return r;
+}
+
+Test(gguf, a_split_model_is_opened_by_its_first_part)
+{
+    CLEANUP(gguf_close) struct gguf *g = NULL;
+    const struct part parts[N_PARTS] = { { 0, 3, 3, "b" }, { 1, 3, 3, "c" }, { 2, 3, 3, "a" } };
+    struct err err = { 0 };
+    uint64_t sum = 0;
+
+    cr_assert(zero(int, split_open(parts, 0, &g, &err)), "%s", err_text(&err));
+    cr_assert(eq(sz, gguf_n_tensors(g), 3));
+    for (size_t i = 0; i < 3; i++) {
+        const struct gguf_tensor *t = gguf_tensor(g, parts[i].tensor);
+
+        cr_assert(t == gguf_tensor_at(g, i));
+        cr_expect(eq(flt, *(const float *)t->data, (float)i));
+        gguf_release(g, t);
+        cr_expect(eq(flt, *(const float *)t->data, (float)i));
+        sum += t->bytes;
+    }
+    cr_expect(gt(u64, gguf_bytes(g), sum));
+    gguf_close(STEAL(g));
+    cr_assert(zero(int, split_open((const struct part[]){ { 0, 3, 0, NULL }, { 1, 3, 0, "c" }, { 2, 3, 0, "a" } }, 0, &g, &err)));
+    cr_expect(eq(sz, gguf_n_tensors(g), 2));
+}
+
+Test(gguf, parts_that_are_missing_or_do_not_belong_together_are_refused)
+{
+    static const struct { struct part parts[N_PARTS]; int open, code; const char *words; } bad[] = {
+        { { { 0, 3, 3, "b" }, { 1, 3, 3, "c" }, { 0 } }, 0, -ENOENT, "-00003-of-00003.gguf: can not open it: No such file" },
+        { { { 0, 3, 3, "b" }, { 1, 3, 3, "c" }, { 0 } }, 0, -ENOENT, "-00001-of-00003.gguf: part 3 of 3: " },
+        { { { 0, 3, 3, "b" }, { 2, 3, 3, "c" }, { 1, 3, 3, "a" } }, 0, -EINVAL,
+          "-00002-of-00003.gguf: says it is part 3 of 3, its name says 2 of 3" },
+        { { { 0, 3, 3, "b" }, { 1, 4, 3, "c" }, { 2, 3, 3, "a" } }, 0, -EINVAL, "says it is part 2 of 4, its name says 2 of 3" },
+        { { { 0, 3, 3, "b" }, { 1, 3, 3, "c" }, { 2, 3, 3, "b" } }, 0, -EINVAL, "tensor \"b\" is in two parts" },
+        { { { 0, 3, 4, "b" }, { 1, 3, 4, "c" }, { 2, 3, 4, "a" } }, 0, -EINVAL,
+          "its 3 parts hold 3 tensors, split.tensors.count is 4" },
+        { { { 0, 3, 3, "b" }, { 1, 3, 3, "c" }, { 2, 3, 3, "a" } }, 1, -EINVAL,
+          "part 2 of 3 of a split model: open the first, whose name ends in -00001-of-00003.gguf" },
+        { { { 0, 2, 3, "b" }, { 1, 3, 3, "c" }, { 2, 3, 3, "a" } }, 0, -EINVAL,
+          "the others can only be found when its name ends in -00001-of-00002.gguf" },
+        { { { UINT32_MAX, 3, 3, "b" }, { 1, 3, 3, "c" }, { 2, 3, 3, "a" } }, 0, -EINVAL, "of a split model: open the first" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct gguf *g = NULL;
+        struct err err = { 0 };
+
+        cr_expect(eq(int, split_open(bad[i].parts, bad[i].open, &g, &err), bad[i].code), "%s", bad[i].words);
+        cr_expect(strstr(err.text, bad[i].words) != NULL, "wanted \"%s\", got \"%s\"", bad[i].words, err.text);
+        cr_expect(eq(ptr, g, NULL));
+    }
 }
 
 /* As somebody who is not root, for root is never denied. */
