@@ -19,21 +19,21 @@ enum {
 };
 
 /* In the order in which they are taken when nobody says which. First what the
- * worker computes with, small losses before small files: of Q4_0 and Q4_1 files
- * many hold a tensor or two in another type. */
+ * worker computes with as it is, small losses before small files; then what it
+ * computes with unpacked. */
 static const struct {
     const char *name;
     bool runs;
 } quantisations[] = {
     { "Q8_0", true },    { "Q4_1", true },    { "Q4_0", true },    { "BF16", true },    { "F16", true },
-    { "F32", true },     { "Q4_K_M", false }, { "Q4_K_S", false }, { "Q5_K_M", false }, { "Q5_K_S", false },
-    { "Q6_K", false },   { "Q5_1", false },   { "Q5_0", false },   { "IQ4_NL", false }, { "IQ4_XS", false },
-    { "Q4_K_XL", false },{ "Q4_K_L", false }, { "Q5_K_XL", false },{ "Q5_K_L", false }, { "Q6_K_XL", false },
-    { "Q6_K_L", false }, { "Q8_K_XL", false },{ "Q3_K_L", false }, { "Q3_K_M", false }, { "Q3_K_S", false },
-    { "Q3_K_XL", false },{ "IQ3_M", false },  { "IQ3_S", false },  { "IQ3_XS", false }, { "IQ3_XXS", false },
-    { "Q2_K", false },   { "Q2_K_S", false }, { "Q2_K_L", false }, { "Q2_K_XL", false },{ "IQ2_M", false },
-    { "IQ2_S", false },  { "IQ2_XS", false }, { "IQ2_XXS", false },{ "IQ1_M", false },  { "IQ1_S", false },
-    { "TQ2_0", false },  { "TQ1_0", false },  { "MXFP4", false },
+    { "F32", true },     { "Q4_K_M", true },  { "Q4_K_S", true },  { "Q5_K_M", true },  { "Q5_K_S", true },
+    { "Q6_K", true },    { "Q5_1", true },    { "Q5_0", true },    { "IQ4_NL", true },  { "IQ4_XS", true },
+    { "MXFP4", true },   { "Q4_K_XL", true }, { "Q4_K_L", true },  { "Q5_K_XL", true }, { "Q5_K_L", true },
+    { "Q6_K_XL", true }, { "Q6_K_L", true },  { "Q3_K_L", true },  { "Q3_K_M", true },  { "Q3_K_S", true },
+    { "Q2_K", true },    { "Q2_K_S", true },  { "Q2_K_L", true },  { "Q8_K_XL", false },{ "Q3_K_XL", false },
+    { "IQ3_M", false },  { "IQ3_S", false },  { "IQ3_XS", false }, { "IQ3_XXS", false },{ "Q2_K_XL", false },
+    { "IQ2_M", false },  { "IQ2_S", false },  { "IQ2_XS", false }, { "IQ2_XXS", false },{ "IQ1_M", false },
+    { "IQ1_S", false },  { "TQ2_0", false },  { "TQ1_0", false },
 };
 enum { N_QUANTISATIONS = sizeof quantisations / sizeof quantisations[0] };
 

@@ -21,7 +21,7 @@ def weights(n, seed=1):
 
 BIG = weights(3 << 20)
 SMALL = weights(5000, 2)
-REPO = {"README.md": b"# tiny\n", ".gitattributes": b"*.gguf lfs\n", "config.json": b"{}\n", "tiny-Q4_K_M.gguf": weights(900, 3),
+REPO = {"README.md": b"# tiny\n", ".gitattributes": b"*.gguf lfs\n", "config.json": b"{}\n", "tiny-IQ2_M.gguf": weights(900, 3),
         "tiny-Q8_0.gguf": BIG, "tiny-Q4_0.gguf": SMALL, "mmproj-tiny-Q8_0.gguf": weights(700, 4)}
 
 
@@ -113,9 +113,9 @@ def test_a_quantisation_a_revision_and_a_file_can_be_named():
         assert json.loads(p.read("tiny-Q4_0.fastchat.json"))["revision"] == "refs/pr/1"
         p.pull("org/tiny-GGUF", "--revision", old, "tiny-Q4_0.gguf")
         assert p.read("tiny-Q4_0.gguf") == SMALL
-        p.pull(f"{hub.endpoint}/org/tiny-GGUF/resolve/main/tiny-Q4_K_M.gguf?download=true")
-        assert p.read("tiny-Q4_K_M.gguf") == REPO["tiny-Q4_K_M.gguf"]
-        assert "does not compute with Q4_K_M" in p.err, p.err
+        p.pull(f"{hub.endpoint}/org/tiny-GGUF/resolve/main/tiny-IQ2_M.gguf?download=true")
+        assert p.read("tiny-IQ2_M.gguf") == REPO["tiny-IQ2_M.gguf"]
+        assert "does not compute with IQ2_M" in p.err, p.err
         p.pull("hf.co/org/tiny-GGUF", "--include", "*.json,README*", "--exclude", "*.md")
         assert p.read("tiny-GGUF/config.json") == b"{}\n" and not os.path.exists(p.path("tiny-GGUF/README.md"))
         assert json.loads(p.read("tiny-GGUF.fastchat.json"))["files"][0]["sha256"] == hashlib.sha256(b"{}\n").hexdigest()
@@ -127,10 +127,13 @@ def test_a_quantisation_a_revision_and_a_file_can_be_named():
 
 def test_what_is_taken_without_a_word_is_what_the_worker_computes_with():
     with open(os.path.join(SOURCE, "gen/cpu/pack.c"), encoding="utf-8") as f:
-        worker = set(re.findall(r"^ +\[MAT_\w+\] = \{ GGML_(\w+),", f.read(), re.M))
+        pack = f.read()
+    as_it_is = re.findall(r"^ +\[MAT_\w+\] = \{ GGML_(\w+),", pack, re.M)
+    worker = set(as_it_is) | set(re.findall(r"^ +\{ GGML_(\w+), MAT_", pack, re.M))
     with open(os.path.join(SOURCE, "cli/hub_choose.c"), encoding="utf-8") as f:
         table = re.findall(r'\{ "(\w+)", (true|false) \}', f.read())
-    assert worker and {name for name, runs in table if runs == "true"} == worker, (worker, table)
+    assert as_it_is and {name for name, _ in table[:len(as_it_is)]} == set(as_it_is), (as_it_is, table)
+    assert {re.sub("_(XL|[SML])$", "", name) for name, runs in table if runs == "true"} == worker, (worker, table)
     assert [runs for _, runs in table] == sorted((runs for _, runs in table), reverse=True), "those that run come first"
 
 
