@@ -223,16 +223,19 @@ void dequant(uint32_t ggml_type, const void *blocks, size_t n, float *out)
         types[ggml_type].block(at, out + i);
 }
 
-bool dequant_finite(uint32_t ggml_type, const void *block)
+bool dequant_finite(uint32_t ggml_type, const void *blocks, size_t n_blocks)
 {
     enum { MXFP4_MAX = 252 };       /* 12 * 2^(252 - 128) is the last that a float holds; 255 is the format's NaN */
     const struct type_row *t = &types[ggml_type];
-    const uint8_t *b = block;
+    const size_t block_bytes = ggml_type_facts(ggml_type)->block_bytes;
+    const uint8_t *at = (const uint8_t *)blocks + t->scales_at;
+    bool finite = true;
 
-    if (ggml_type == GGML_MXFP4)
-        return b[0] <= MXFP4_MAX;
-    for (int i = 0; i < t->n_scales; i++)
-        if ((half_at(b + t->scales_at + 2 * i) & 0x7c00) == 0x7c00)
-            return false;
-    return true;
+    for (size_t i = 0; i < n_blocks; i++, at += block_bytes) {
+        if (ggml_type == GGML_MXFP4)
+            finite &= at[0] <= MXFP4_MAX;
+        for (int j = 0; j < t->n_scales; j++)
+            finite &= (half_at(at + 2 * j) & 0x7c00) != 0x7c00;
+    }
+    return finite;
 }

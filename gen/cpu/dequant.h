@@ -26,7 +26,7 @@ extern const int8_t dequant_mxfp4[16];      /* those of MXFP4, doubled */
 bool dequant_knows(uint32_t ggml_type);
 /* n elements from the start of a block, whole blocks, of a type that is known. */
 void dequant(uint32_t ggml_type, const void *blocks, size_t n, float *out);
-/* False when the scales of one block are such that its values may be no finite numbers. */
-bool dequant_finite(uint32_t ggml_type, const void *block);
+/* False when the scales of some block are such that its values may be no finite numbers. */
+bool dequant_finite(uint32_t ggml_type, const void *blocks, size_t n_blocks);
 
 #endif

@@ -296,6 +296,7 @@ bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_
     const uint32_t step = f->block > B ? f->block / B : 1, rest = m->cols % B, whole = m->cols / B;
     const size_t step_bytes = (size_t)step * B / f->block * f->block_bytes;
     const size_t row_bytes = (size_t)m->cols / f->block * f->block_bytes;
+    void (*const put)(uint8_t *, uint32_t, uint32_t, const uint8_t *) = types[m->type].put;
     bool finite = true;
 
     for (uint32_t g = from; g < to; g++) {
@@ -303,16 +304,16 @@ bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_
         const uint32_t n = m->rows - g * L < L ? m->rows - g * L : L;
         uint8_t *group = m->w + g * m->group_bytes;
 
+        for (uint32_t lane = 0; f->block > 1 && lane < n; lane++)
+            finite &= dequant_finite(m->ggml_type, rows + lane * row_bytes, m->cols / f->block);
         for (uint32_t b = 0; b < whole; b += step)
             for (uint32_t lane = 0; lane < n; lane++) {
                 const uint8_t *at = rows + lane * row_bytes + b / step * step_bytes;
 
-                if (dequant_knows(m->ggml_type))
-                    finite &= dequant_finite(m->ggml_type, at);
                 if (k)
                     put_kept(m, k, f->block, group, b, lane, at);
                 else
-                    types[m->type].put(group, b, lane, at);
+                    put(group, b, lane, at);
             }
         for (uint32_t lane = 0; rest && lane < n; lane++)
             put_part(m, group, lane, rows + lane * row_bytes + whole * step_bytes);

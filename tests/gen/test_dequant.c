@@ -101,7 +101,7 @@ Test(dequant, random_blocks_with_finite_scales_have_finite_values)
 
             for (uint32_t i = 0; i < f->block_bytes; i++)
                 block[i] = (uint8_t)rand_next(&seed);
-            if (!dequant_finite(block_types[t], block)) {
+            if (!dequant_finite(block_types[t], block, 1)) {
                 not_finite++;
                 continue;
             }
