@@ -301,6 +301,53 @@ Test(model, sequences_in_one_pass_do_not_see_one_another)
     bed_fini(&b);
 }
 
+/* Part 1 of 2 has the metadata, part 2 the tensors. */
+static void part_write(const char *path, const struct tiny_model *t, uint32_t number)
+{
+    struct gguf_build b = GGUF_BUILD_INIT;
+    BUF_LOCAL file = BUF_INIT;
+    FILE *f = fopen(path, "w");
+
+    tiny_model_build(t, &b);
+    if (number == 0) {
+        b.table.len = b.data.len = 0;
+        b.n_tensors = 0;
+    } else {
+        b.keys.len = 0;
+        b.n_keys = 0;
+    }
+    gguf_build_u32(&b, "split.no", number);
+    gguf_build_u32(&b, "split.count", 2);
+    gguf_build_finish(&b, &file);
+    cr_assert(f != NULL && fwrite(file.data, 1, file.len, f) == file.len && fclose(f) == 0);
+}
+
+Test(model, a_split_file_computes_as_the_whole_one)
+{
+    const struct model_options options = { .threads = 2 };
+    char dir[] = "/tmp/fastchat-model-XXXXXX", path[2][64];
+    static float split[LONG][VOCAB];
+    struct bed a, b = { 0 };
+
+    cr_assert(mkdtemp(dir) != NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/t-%05u-of-00002.gguf", dir, i + 1);
+        part_write(path[i], &tiny_model_default, i);
+    }
+    cr_assert(zero(int, gguf_open(path[0], &b.gguf, NULL)));
+    cr_assert(zero(int, model_open(b.gguf, &options, &b.model, NULL)));
+    bed_open_kv(&b);
+    bed_init(&a, &tiny_model_default, NULL, 2);
+    feed(&a, 0, 0, 20, whole);
+    feed(&b, 0, 0, 20, split);
+    cr_expect(zero(int, memcmp(whole, split, 20 * sizeof split[0])));
+    bed_fini(&a);
+    bed_fini(&b);
+    unlink(path[0]);
+    unlink(path[1]);
+    rmdir(dir);
+}
+
 Test(model, a_pass_allocates_nothing)
 {
     struct mallinfo2 before, after;
