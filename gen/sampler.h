@@ -26,20 +26,28 @@
  *
  * where mu begins at 2 tau and each token moves it by eta (tau - its surprise).
  *
- * (llama.cpp: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC,
- * temperature. Mirostat there takes the place of the penalties too. Typical: arXiv:2202.00666; mirostat: arXiv:2007.14966; top-n-sigma: arXiv:2411.07641; its order and its bound are those of
- * llama-sampler.cpp.) Then one token is drawn in proportion to what is left. Below T = 1e-5 or
+ * Then one token is drawn in proportion to what is left. Below T = 1e-5 or
  * p = 1e-8 there is no draw: the best token is taken (greedy). Of tokens that
  * are equal the lower id comes first, everywhere.
  *
- * Draw n of a sequence is a function of the seed and n alone (splitmix64 as a
- * counter; XTC's chance is another such function), so a seeded request gives the same tokens whatever else runs, and
- * a sequence can go on elsewhere from its tokens.
+ * llama.cpp's server has: logit bias, penalties, DRY, top-n-sigma, top-k,
+ * typical, top-p, min-p, XTC, temperature; a temperature that comes first
+ * changes what those from top-k on keep. Its mirostat takes the place
+ * of the penalties too; here they stay.
  *
- * Cost     a few passes over the vocabulary and never a sort of it: what top-p
- *          and top-k keep is found digit by digit in the bits of the weights
- *          (radix selection). Nothing is allocated after open.
+ * Draw n of a sequence is a function of the seed and n alone (splitmix64 as a
+ * counter; XTC's chance is another such function), so a seeded request gives
+ * the same tokens whatever else runs, and a sequence can go on elsewhere from
+ * its tokens; with mirostat only from a copy, for mu is not in them.
+ *
+ * Cost     a few passes over the vocabulary and never a sort of it: what top-p,
+ *          top-k and typical keep is found digit by digit in the bits of the
+ *          weights (radix selection). Nothing is allocated after open.
  * Threads  a sampler and a sampler_work are used by one thread at a time
+ * Source   FastChat 0.2.36, prepare_logits_processor; llama.cpp,
+ *          src/llama-sampler.cpp and common/sampling.cpp; typical
+ *          arXiv:2202.00666; mirostat arXiv:2007.14966; top-n-sigma
+ *          arXiv:2411.07641
  */
 #ifndef GEN_SAMPLER_H
 #define GEN_SAMPLER_H
