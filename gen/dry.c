@@ -103,23 +103,36 @@ static int add_overlaps(struct dry_breakers *b, int32_t id, const char *word, si
     return 0;
 }
 
-static int add_text(struct dry_breakers *b, const struct tokenizer *t, const char *text, size_t len,
-                    struct err *err)
+struct text {
+    const char *bytes;
+    size_t len;
+    struct sequence tails[DRY_MAX_BREAKER_BYTES];
+};
+
+static int add_word(struct dry_breakers *b, int32_t id, const char *word, size_t word_len, const struct text *t)
 {
-    struct sequence tails[DRY_MAX_BREAKER_BYTES] = { 0 };
+    /* Whatever it holds of a breaker begins here; most words hold nothing. */
+    const char *from = memchr(word, t->bytes[0], word_len);
+    size_t len = from ? word_len - (size_t)(from - word) : 0;
+
+    if (!from)
+        return 0;
+    if (t->len == 1 || memmem(from, len, t->bytes, t->len))
+        return add_sequence(b, (struct sequence){ .head = id });
+    return add_overlaps(b, id, from, len, t->bytes, t->len, t->tails);
+}
+
+static int add_words(struct dry_breakers *b, const struct tokenizer *t, const struct text *texts, size_t n)
+{
     uint32_t size = tokenizer_size(t);
-    int r = make_tails(b, t, text, len, tails, err);
+    int r = 0;
 
     for (uint32_t id = 0; r == 0 && id < size; id++) {
         size_t word_len = 0;
         const char *word = tokenizer_token(t, (int32_t)id, &word_len);
 
-        if (!word || !word_len)
-            continue;
-        if (memmem(word, word_len, text, len))
-            r = add_sequence(b, (struct sequence){ .head = (int32_t)id });
-        else
-            r = add_overlaps(b, (int32_t)id, word, word_len, text, len, tails);
+        for (size_t i = 0; r == 0 && i < n && word && word_len; i++)
+            r = add_word(b, (int32_t)id, word, word_len, &texts[i]);
     }
     return r;
 }
@@ -143,23 +156,28 @@ int dry_breakers_open(const struct tokenizer *t, const char *const *texts, size_
                       struct err *err)
 {
     CLEANUP(dry_breakers_close) struct dry_breakers *b = breakers_new();
+    struct text list[DRY_MAX_BREAKERS] = { 0 };
+    int r = 0;
 
     if (n > DRY_MAX_BREAKERS)
         return err_set(err, -EINVAL, "%zu sequence breakers are more than %d", n, DRY_MAX_BREAKERS);
     if (!b)
         return err_set(err, -ENOMEM, "no memory for sequence breakers");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; r == 0 && i < n; i++) {
         size_t len = strlen(texts[i]);
-        int r;
 
         if (len == 0 || len > DRY_MAX_BREAKER_BYTES)
             return err_set(err, -EINVAL, "sequence breaker %zu must have 1 to %d bytes, but has %zu", i,
                            DRY_MAX_BREAKER_BYTES, len);
         memcpy(b->texts[b->n_texts++], texts[i], len + 1);
-        r = add_text(b, t, texts[i], len, err);
-        if (r < 0)
-            return err_set(err, r, "no memory for sequence breakers");
+        list[i].bytes = texts[i];
+        list[i].len = len;
+        r = make_tails(b, t, texts[i], len, list[i].tails, err);
     }
+    if (r == 0)
+        r = add_words(b, t, list, n);
+    if (r < 0)
+        return err_set(err, r, "no memory for sequence breakers");
     finish(b);
     *ret = STEAL(b);
     return 0;
