@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct names { const char *limit, *usage, *cache; };
+/* A model's file that was read twice is active: that cache goes as well when memory is short. */
+struct names { const char *limit, *usage, *cache[2]; };
 
-static const struct names v2 = { "memory.max", "memory.current", "inactive_file" };
+static const struct names v2 = { "memory.max", "memory.current", { "inactive_file", "active_file" } };
 static const struct names v1 = { "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                 "total_inactive_file" };
+                                 { "total_inactive_file", "total_active_file" } };
 
 /* The number behind `key` in lines of "key number", or the first number of the
  * file when key is NULL; false when there is none ("max"). */
@@ -44,13 +45,17 @@ static bool read_number(const char *folder, const char *name, const char *key, u
 
 static uint64_t room_of_group(const char *folder, const struct names *names)
 {
-    uint64_t limit, usage, cache = 0;
+    uint64_t limit, usage;
 
     if (!read_number(folder, names->limit, NULL, &limit) ||
         !read_number(folder, names->usage, NULL, &usage))
         return UINT64_MAX;
-    read_number(folder, "memory.stat", names->cache, &cache);
-    usage -= cache < usage ? cache : usage;
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t cache = 0;
+
+        read_number(folder, "memory.stat", names->cache[i], &cache);
+        usage -= cache < usage ? cache : usage;
+    }
     return usage < limit ? limit - usage : 0;
 }
 
