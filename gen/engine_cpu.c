@@ -26,6 +26,7 @@
 #include "gen/kv.h"
 #include "gen/memory.h"
 #include "gen/model.h"
+#include "gen/plan.h"
 #include "gen/sampler.h"
 #include "gen/sched.h"
 #include "gen/textout.h"
@@ -43,7 +44,6 @@ enum {
     QUEUE = 1024,               /* sequences that may wait */
     OUTBOX_TOKENS = 64, OUTBOX_BYTES = 4096,
     MAX_STOP_TOKENS = 256,
-    DEFAULT_CONTEXT = 2048,     /* of a file that does not say */
 };
 _Static_assert((int)ENGINE_MAX_STOPS == (int)TEXTOUT_MAX_STOPS, "one limit");
 
@@ -802,6 +802,20 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
     return 0;
 }
 
+/* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
+static int refuse_too_large(const struct gguf *file, const struct engine_config *config, struct err *err)
+{
+    const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
+                                  .replicas = 1, .room = memory_room() };
+    struct plan plan;
+    char text[PLAN_TEXT];
+    int r = plan_make(file, &ask, &plan, err);
+
+    if (r < 0 || plan.verdict != PLAN_REFUSED)
+        return r;
+    return err_set(err, -ENOMEM, "%s: %s", config->path, plan_text(&plan, text));
+}
+
 static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)
 {
     uint32_t own = model_shape(e->model)->n_ctx_train;
@@ -809,9 +823,7 @@ static int choose_context(struct cpu *e, const struct engine_config *config, str
     if (config->context && own && config->context > own)
         return err_set(err, -EINVAL, "%s: a context of %u tokens is more than the model's %u",
                        config->path, config->context, own);
-    e->engine.info.context_length = config->context ? config->context
-                                    : own           ? own
-                                                    : DEFAULT_CONTEXT;
+    e->engine.info.context_length = plan_context(model_shape(e->model), config->context);
     return 0;
 }
 
@@ -820,14 +832,14 @@ static int choose_context(struct cpu *e, const struct engine_config *config, str
 static int open_kv(struct cpu *e, const struct engine_config *config, struct err *err)
 {
     const struct model_shape *m = model_shape(e->model);
-    uint64_t page_bytes = 4ull * m->n_layers * m->n_kv_heads * m->head_dim * KV_PAGE;
-    uint64_t pages = config->kv_tokens / KV_PAGE, room = memory_room() / 2 / page_bytes;
+    uint64_t page_bytes = plan_page_bytes(m);
+    uint64_t pages = config->kv_tokens / KV_PAGE, room = plan_pages_within(memory_room(), page_bytes);
     struct engine_info *info = &e->engine.info;
     struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0 };
     int r;
 
     if (!config->kv_tokens) {
-        pages = (uint64_t)e->parallel * sched_pages_of(info->context_length);
+        pages = plan_pages(info->context_length, e->parallel);
         pages = pages < room ? pages : room;
     }
     shape.n_pages = pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX;
@@ -927,6 +939,10 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
+    r = refuse_too_large(file, config, err);
+    if (r < 0)
+        return r;
+    beat(e);
     r = model_open(file, &options, &e->model, err);
     if (r < 0)
         return r;

@@ -608,7 +608,10 @@ int model_open(const struct gguf *file, const struct model_options *options, str
         return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
     m->pulse = options->pulse;
     if ((r = kernels_choose(options->isa, &m->k, err)) ||
-        (r = pool_open(options->threads, &m->pool, err)) || (r = model_load(m, file, err)))
+        (r = pool_open(options->threads, &m->pool, err)))
+        return r;
+    m->threads = pool_threads(m->pool);
+    if ((r = model_load(m, file, err)))
         return r;
     *ret = STEAL(m);
     return 0;
@@ -629,6 +632,6 @@ const struct model_shape *model_shape(const struct model *m) { return &m->shape;
 
 const char *model_isa(const struct model *m) { return m->k->name; }
 
-uint32_t model_threads(const struct model *m) { return pool_threads(m->pool); }
+uint32_t model_threads(const struct model *m) { return m->threads; }
 
 size_t model_weight_bytes(const struct model *m) { return m->weights_bytes; }

@@ -49,6 +49,15 @@ struct model_options {
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
 };
 
+/* What a file takes once it is loaded. */
+struct model_size {
+    struct model_shape shape;
+    uint32_t threads;
+    size_t weight_bytes;        /* as they are packed */
+    size_t scratch_bytes;       /* grows with the threads */
+    uint32_t n_sliding, window; /* layers that see only the newest `window` positions; 0: none does */
+};
+
 struct model_row {
     int32_t token;              /* below vocab_size */
     uint32_t pos;
@@ -61,6 +70,9 @@ struct model_row {
  * tensors do not fit together, -ENOMEM. */
 int model_open(const struct gguf *file, const struct model_options *options, struct model **ret,
                struct err *err);
+/* The same checks and sizes as model_open(), without memory for weights and without
+ * packing any. threads as in model_options. */
+int model_measure(const struct gguf *file, uint32_t threads, struct model_size *ret, struct err *err);
 void model_close(struct model *m);                  /* NULL is fine */
 DEFINE_CLEANUP(struct model *, model_close)
 

@@ -78,6 +78,7 @@ struct model {
     struct engine_pulse *pulse;
     const struct kernels *k;
     struct pool *pool;
+    uint32_t threads;           /* of the pool */
     struct arena *arena;        /* layers and vectors */
     void *weights, *scratch;
     size_t weights_bytes, scratch_bytes;
@@ -105,7 +106,7 @@ struct model {
     struct worker_room *rooms;  /* [threads] */
 };
 
-/* Everything of `m` but pool and kernels, which are there. */
+/* Everything of `m` but pool, threads and kernels, which are there. */
 int model_load(struct model *m, const struct gguf *file, struct err *err);
 
 #endif

@@ -766,15 +766,22 @@ static int pack(struct loading *l, const struct source *s)
     return 0;
 }
 
+static int count_weights(struct loading *l)
+{
+    size_t *bytes = &l->m->weights_bytes;
+
+    for (size_t i = 0; i < l->n_sources; i++)
+        if (__builtin_add_overflow(*bytes, mat_bytes(l->sources[i].mat), bytes))
+            return fail(l, -EINVAL, "its matrices are too large to count");
+    return 0;
+}
+
 static int pack_all(struct loading *l)
 {
     struct model *m = l->m;
     size_t at = 0;
     int r;
 
-    for (size_t i = 0; i < l->n_sources; i++)
-        if (__builtin_add_overflow(m->weights_bytes, mat_bytes(l->sources[i].mat), &m->weights_bytes))
-            return fail(l, -EINVAL, "its matrices are too large to count");
     m->weights = slab_map(m->weights_bytes);
     if (!m->weights)
         return no_room(l);
@@ -845,8 +852,8 @@ static void place_all(struct model *m, struct layout *l)
     m->up = place(l, rows * m->ffn, sizeof *m->up);
     m->tail = place(l, rows * KERNEL_LANES, sizeof *m->tail);
     m->slots = place(l, MODEL_SLOTS * m->slot_floats, sizeof *m->slots);
-    m->rooms = place(l, pool_threads(m->pool), sizeof *m->rooms);
-    for (uint32_t t = 0; t < pool_threads(m->pool); t++) {
+    m->rooms = place(l, m->threads, sizeof *m->rooms);
+    for (uint32_t t = 0; t < m->threads; t++) {
         struct worker_room unused, *room = m->rooms ? &m->rooms[t] : &unused;
 
         place_rows(l, m, MODEL_COPIED_ROWS, &room->rows);
@@ -864,9 +871,8 @@ static void place_all(struct model *m, struct layout *l)
 
 static uint32_t padded(uint32_t n) { return (n + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK; }
 
-static int make_scratch(struct loading *l)
+static void count_scratch(struct model *m)
 {
-    struct model *m = l->m;
     const struct model_shape *s = &m->shape;
     struct layout layout = { 0 };
 
@@ -878,6 +884,13 @@ static int make_scratch(struct loading *l)
     m->slot_floats = ((size_t)m->group * (s->head_dim + 2) + 15) & ~(size_t)15;
     place_all(m, &layout);
     m->scratch_bytes = layout.at;
+}
+
+static int make_scratch(struct loading *l)
+{
+    struct model *m = l->m;
+    struct layout layout;
+
     m->scratch = slab_map(m->scratch_bytes);
     if (!m->scratch)
         return fail(l, -ENOMEM, "no memory for %zu bytes of scratch", m->scratch_bytes);
@@ -886,19 +899,53 @@ static int make_scratch(struct loading *l)
     return 0;
 }
 
+/* Everything but memory for weights and scratch, whose sizes are known afterwards. */
+static int read_all(struct loading *l)
+{
+    int r;
+
+    l->m->arena = arena_new(0);
+    if (!l->m->arena)
+        return fail(l, -ENOMEM, "no memory");
+    if ((r = read_shape(l)) || (r = take_tensors(l)) || (r = make_sights(l)) || (r = read_numbers(l)) ||
+        (r = refuse_unknown_tensors(l)))
+        return r;
+    count_scratch(l->m);
+    return count_weights(l);
+}
+
 int model_load(struct model *m, const struct gguf *file, struct err *err)
 {
     struct loading l = { .m = m, .file = file, .err = err };
     int r;
 
-    m->arena = arena_new(0);
-    if (!m->arena)
-        return fail(&l, -ENOMEM, "no memory");
-    if ((r = read_shape(&l)) == 0 && (r = take_tensors(&l)) == 0 && (r = make_sights(&l)) == 0 &&
-        (r = read_numbers(&l)) == 0 &&
-        (r = refuse_unknown_tensors(&l)) == 0 && (r = make_scratch(&l)) == 0)
+    if ((r = read_all(&l)) == 0 && (r = make_scratch(&l)) == 0)
         r = pack_all(&l);
     free(l.sources);
     free(l.used);
+    return r;
+}
+
+int model_measure(const struct gguf *file, uint32_t threads, struct model_size *ret, struct err *err)
+{
+    struct model *m = calloc(1, sizeof *m);
+    struct loading l = { .m = m, .file = file, .err = err };
+    int r;
+
+    if (!m)
+        return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
+    m->threads = threads ? threads : pool_allowed();
+    r = read_all(&l);
+    if (r == 0) {
+        *ret = (struct model_size){ .shape = m->shape, .threads = m->threads, .weight_bytes = m->weights_bytes,
+                                    .scratch_bytes = m->scratch_bytes };
+        for (uint32_t i = 0; i < m->shape.n_layers; i++)
+            ret->n_sliding += m->layers[i].sight == SIGHT_LOCAL;
+        ret->window = ret->n_sliding ? m->sights[SIGHT_LOCAL].window : 0;
+    }
+    free(l.sources);
+    free(l.used);
+    arena_free(m->arena);
+    free(m);
     return r;
 }
