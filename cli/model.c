@@ -1,4 +1,4 @@
-/* model.c - `fastchat model list|rm|verify`: the files of models on this machine.
+/* model.c - `fastchat model info|list|rm|verify`: the files of models on this machine.
  *
  * What lies in the folders where models are looked for: those of the running service
  * (supervisor.model_folders), those of supervisor.model_dirs, or the one of --dir.
@@ -12,6 +12,7 @@
 #include "base/nearest.h"
 #include "cli/download.h"
 #include "cli/model_dirs.h"
+#include "cli/model_info.h"
 #include "cli/model_store.h"
 #include "cli/progress.h"
 #include "cli/service.h"
@@ -37,6 +38,7 @@ struct model {
     size_t n_names;
     const char *dir;
     struct service_args service;
+    struct arg_number context, parallel, replicas;
     bool force, json, quiet, yes;
 
     struct folder *folders;
@@ -434,22 +436,99 @@ static int rm(struct model *m)
     return code;
 }
 
+/* ---- info ---- */
+
+/* The service's model of the name; NULL: there is none. */
+static const cJSON *in_service(const struct model *m, const char *name)
+{
+    const cJSON *list = NULL, *item;
+
+    json_get_array(m->status, "models", &list, NULL);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *has = "";
+
+        json_get_string(item, "name", &has, NULL);
+        if (strcmp(has, name) == 0)
+            return item;
+    }
+    return NULL;
+}
+
+/* What is asked of: a path, a model of the service, which may have a limit and several replicas, or one of the folders. */
+static int find_file(const struct model *m, const char *name, struct model_info_ask *ask, struct buf *path, struct err *err)
+{
+    const cJSON *model = in_service(m, name);
+    const struct store_entry *e;
+    struct folder *f = NULL;
+    const char *of = "";
+    int64_t limit = 0, replicas = ask->replicas;
+    struct stat st;
+
+    if (strchr(name, '/') || (!model && stat(name, &st) == 0 && S_ISREG(st.st_mode))) {
+        buf_adds(path, name);
+        return 0;
+    }
+    if (model) {
+        json_get_string(model, "path", &of, NULL);
+        json_get_int(model, "memory_max_mb", 0, INT32_MAX, &limit, NULL);
+        buf_adds(path, of);
+        ask->name = name;
+        ask->limit = (uint64_t)limit << 20;
+        if (!m->replicas.given)
+            json_get_int(model, "replicas", 1, INT32_MAX, &replicas, NULL);
+        ask->replicas = (uint32_t)replicas;
+        return 0;
+    }
+    e = find(m, name, &f, err);
+    if (!e)
+        return err->code;
+    if (e->m.n_files == 0)
+        return err_set(err, -ENOENT, "%s is not whole yet", name);
+    buf_printf(path, "%s/%s", f->store.path, e->m.files[0].path);
+    ask->name = e->m.name;
+    return 0;
+}
+
+static int info(struct model *m)
+{
+    struct model_info_ask ask = {
+        .context = (uint32_t)m->context.value, .parallel = m->parallel.given ? (uint32_t)m->parallel.value : 1,
+        .replicas = m->replicas.given ? (uint32_t)m->replicas.value : 1, .json = m->json,
+    };
+    BUF_LOCAL path = BUF_INIT;
+    struct err err = { 0 };
+
+    if (m->n_names != 1)
+        return args_mistake(m->cmd, "info needs one model, or the path of a file");
+    if (find_file(m, m->operands[1], &ask, &path, &err) < 0) {
+        term_error("%s", err_text(&err));
+        return CLI_FAILED;
+    }
+    ask.path = buf_str(&path);
+    return model_info_show(&ask);
+}
+
 int model_run(const struct command *cmd, int argc, char **argv)
 {
     static const struct {
         const char *name;
         int (*run)(struct model *m);
-    } actions[] = { { "list", list }, { "rm", rm }, { "verify", verify } };
+    } actions[] = { { "info", info }, { "list", list }, { "rm", rm }, { "verify", verify } };
     struct model m = { .cmd = cmd };
     struct err err = { 0 };
     const struct arg args[] = {
+        ARG(model_context, &m.context),
         ARG(model_dir, &m.dir),
         ARG(model_force, &m.force),
         ARG(model_json, &m.json),
+        ARG(model_parallel, &m.parallel),
         ARG(quiet, &m.quiet),
+        ARG(model_replicas, &m.replicas),
         ARG(runtime_dir, &m.service.runtime_dir),
         ARG(yes, &m.yes),
     };
+    const size_t n_actions = sizeof actions / sizeof actions[0];
     size_t action = 0;
     int code = args_parse(cmd, args, sizeof args / sizeof args[0], argc, argv, m.operands, MAX_OPERANDS);
 
@@ -457,10 +536,10 @@ int model_run(const struct command *cmd, int argc, char **argv)
         return code;
     while (m.n_names + 1 < MAX_OPERANDS && m.operands[m.n_names + 1])
         m.n_names++;
-    while (action < 3 && (!m.operands[0] || strcmp(m.operands[0], actions[action].name) != 0))
+    while (action < n_actions && (!m.operands[0] || strcmp(m.operands[0], actions[action].name) != 0))
         action++;
-    if (action == 3)
-        return args_mistake(cmd, "needs one of list, rm, verify");
+    if (action == n_actions)
+        return args_mistake(cmd, "needs one of info, list, rm, verify");
     progress_init(&m.progress, m.quiet);
     if (open_folders(&m, &err) < 0) {
         term_error("%s", err_text(&err));
