@@ -16,7 +16,7 @@ LOADER = {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 LIBC = {"libc.so.6", "libm.so.6"} | LOADER
 SERVICE = LIBC | {"libcjson.so.1", "libcurl.so.4", "libsystemd.so.0"}
 SHARED = {
-    "fastchat": SERVICE | {"libcrypto.so.3"},         # checksums of what is pulled
+    "fastchat": SERVICE | {"libcrypto.so.3", "libpcre2-8.so.0"},        # checksums of what is pulled; the tokenizer that model info names
     "fastchat-worker": SERVICE | {"libpcre2-8.so.0", "libutf8proc.so.2"},
     "fastchatd": SERVICE | {"libconfig.so.9"},
 }
