@@ -3,7 +3,7 @@
 # needs and that are not there yet. Runs as root or through sudo; says what it installs.
 set -eu
 
-build="gcc libc6-dev meson ninja-build pkg-config libsystemd-dev libcurl4-openssl-dev libcjson-dev libconfig-dev libutf8proc-dev libpcre2-dev libssl-dev node-llhttp ca-certificates"
+build="gcc libc6-dev meson ninja-build pkg-config libsystemd-dev libcurl4-openssl-dev libcjson-dev libconfig-dev libpcre2-dev libssl-dev node-llhttp ca-certificates"
 fetch="python3 python3-pip"
 test="libcriterion-dev libpcre2-dev clang-14 libclang-rt-14-dev python3 python3-venv curl procps libfaketime openssl systemd dbus-daemon bash-completion man-db mandoc zsh"
 static="dpkg-dev gperf make python3-jinja2 libcap-dev libmount-dev"

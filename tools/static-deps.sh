@@ -1,7 +1,7 @@
 #!/bin/sh
 # static-deps.sh [PREFIX] - builds the archives that -Dlinkage=static links and that Debian has not, or not in a usable form:
 # libsystemd (Debian has none), libcurl (Debian's wants a dozen libraries that have no archive), cJSON (none).
-# libconfig, utf8proc, PCRE2, OpenSSL and libcap are linked from Debian's own archives.
+# libconfig, PCRE2, OpenSSL and libcap are linked from Debian's own archives.
 #
 # They are built from Debian's source packages, so that they carry its security fixes; PREFIX/VERSIONS says which versions.
 # PREFIX is build-deps if not given. What is there already is kept: to get newer versions, remove PREFIX and run this again.
@@ -111,11 +111,11 @@ cp src/systemd/*.h "$include/systemd/"
 # What may be done with what is inside: packages of static programs carry it.
 mkdir -p "$prefix/copyright"
 for p in cjson curl systemd; do cp "$(folder $p)/debian/copyright" "$prefix/copyright/$p"; done
-for p in libcap-dev libconfig-dev libpcre2-dev libssl-dev libutf8proc-dev libc6-dev; do cp -L "/usr/share/doc/$p/copyright" "$prefix/copyright/${p%-dev}"; done
+for p in libcap-dev libconfig-dev libpcre2-dev libssl-dev libc6-dev; do cp -L "/usr/share/doc/$p/copyright" "$prefix/copyright/${p%-dev}"; done
 
 {
     for p in cjson curl systemd; do echo "$p $(version $p)"; done
-    for p in libcap-dev libconfig-dev libpcre2-dev libssl-dev libutf8proc-dev libc6-dev; do dpkg-query -W -f '${Package} ${Version}\n' $p; done
+    for p in libcap-dev libconfig-dev libpcre2-dev libssl-dev libc6-dev; do dpkg-query -W -f '${Package} ${Version}\n' $p; done
     echo "recipe $recipe"
 } >"$prefix/VERSIONS"
 echo "static-deps: $prefix is complete"

@@ -1,6 +1,7 @@
 #include "loaders/tok/gguf_tok.h"
 
 #include "base/err.h"
+#include "loaders/tok/tok_config.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -158,33 +159,6 @@ static int read_ends(struct gguf_tok *g)
     return r < 0 ? r : tokenizer_find_ends(g->t, g->merges, g->n_merges);
 }
 
-/* "<unk>" in text that is vouched for is that token, as control tokens are. */
-static int make_added(struct gguf_tok *g)
-{
-    CLEANUP(mem_free) struct added_token *tokens = calloc(g->n, sizeof *tokens);
-    size_t n = 0;
-
-    if (!tokens)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < g->n; i++) {
-        enum token_kind kind = vocab_kind(g->t->vocab, (int32_t)i);
-
-        if (kind == TOK_USER_DEFINED || kind == TOK_CONTROL || kind == TOK_UNKNOWN)
-            tokens[n++] = (struct added_token){ .text = vocab_text(g->t->vocab, (int32_t)i), .id = (int32_t)i,
-                                                .special = kind != TOK_USER_DEFINED };
-    }
-    return added_new(tokens, n, &g->t->added_raw);
-}
-
-static int one_id(int32_t id, int32_t **ret, size_t *ret_n)
-{
-    if (!(*ret = malloc(sizeof **ret)))
-        return -ENOMEM;
-    **ret = id;
-    *ret_n = 1;
-    return 0;
-}
-
 int gguf_tok_finish(struct gguf_tok *g)
 {
     struct tokenizer *t = g->t;
@@ -198,9 +172,9 @@ int gguf_tok_finish(struct gguf_tok *g)
         return r;
     t->bos = g->bos;
     t->eos = g->eos;
-    if ((r = read_ends(g)) < 0 || (r = make_added(g)) < 0 ||
-        (g->adds_bos && g->bos >= 0 && (r = one_id(g->bos, &t->prefix, &t->n_prefix)) < 0) ||
-        (g->adds_eos && g->eos >= 0 && (r = one_id(g->eos, &t->suffix, &t->n_suffix)) < 0))
+    if ((r = read_ends(g)) < 0 || (r = added_of_vocab(t->vocab, 0, NULL, &t->added_raw)) < 0 ||
+        (g->adds_bos && (r = tok_one_id(g->bos, &t->prefix, &t->n_prefix)) < 0) ||
+        (g->adds_eos && (r = tok_one_id(g->eos, &t->suffix, &t->n_suffix)) < 0))
         return r == -ENOMEM ? gguf_tok_no_memory(g) : r;
     return 0;
 }

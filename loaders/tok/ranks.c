@@ -6,6 +6,7 @@
 #include "loaders/tok/regex.h"
 #include "loaders/tok/scan.h"
 #include "loaders/tok/split.h"
+#include "loaders/tok/tok_config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -147,24 +148,6 @@ static int make_splitter(const struct ranks *r, struct tokenizer *t, struct err 
     return code < 0 ? err_set(err, code, "%s: its pattern: %s", r->name, err_text(&why)) : 0;
 }
 
-static int make_added(struct tokenizer *t)
-{
-    uint32_t size = vocab_size(t->vocab);
-    CLEANUP(mem_free) struct added_token *tokens = calloc((size_t)size + 1, sizeof *tokens);
-    size_t n = 0;
-
-    if (!tokens)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < size; i++) {
-        enum token_kind kind = vocab_kind(t->vocab, (int32_t)i);
-
-        if (kind == TOK_CONTROL || kind == TOK_USER_DEFINED)
-            tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)i), .id = (int32_t)i,
-                                                .special = kind == TOK_CONTROL };
-    }
-    return added_new(tokens, n, &t->added_raw);
-}
-
 static int make_model(const struct ranks *r, struct tokenizer *t)
 {
     const struct normalize_step nfc = { .op = NORMALIZE_FORM, .form = UNICODE_NFC };
@@ -175,7 +158,7 @@ static int make_model(const struct ranks *r, struct tokenizer *t)
     spec.merges = m.all;
     spec.n_merges = m.n;
     if (code == 0 && (code = tokenizer_add_end(t, t->eos)) == 0 && (code = tokenizer_find_ends(t, m.all, m.n)) == 0 &&
-        (code = make_added(t)) == 0)
+        (code = added_of_vocab(t->vocab, 0, NULL, &t->added_raw)) == 0)
         code = bpe_new(&spec, &t->model);
     if (code == 0 && r->nfc)
         code = normalizer_new(&nfc, 1, &t->normalizer);

@@ -461,27 +461,6 @@ static int32_t control(const struct tokenizer *t, const cJSON *config, const cha
     return id >= 0 && vocab_kind(t->vocab, id) == TOK_CONTROL ? id : -1;
 }
 
-/* Control tokens are matched where the text is vouched for; the model's own user-defined ones are its own matter. */
-static int make_added(const struct sp_model *m, const cJSON *config, struct tokenizer *t)
-{
-    uint32_t size = vocab_size(t->vocab);
-    CLEANUP(mem_free) struct added_token *tokens = calloc((size_t)size + 1, sizeof *tokens);
-    size_t n = 0;
-
-    if (!tokens)
-        return -ENOMEM;
-    for (uint32_t id = 0; id < size; id++) {
-        enum token_kind kind = vocab_kind(t->vocab, (int32_t)id);
-
-        if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && !(kind == TOK_USER_DEFINED && id >= m->n_pieces))
-            continue;
-        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id,
-                                            .special = kind != TOK_USER_DEFINED };
-    }
-    tok_config_flags(config, tokens, n);
-    return added_new(tokens, n, &t->added_raw);
-}
-
 /* What ends an answer by its spelling is a control token, but for a user-defined one: SentencePiece matches it in any text. (A
  * checkpoint's tokenizer_config.json may say otherwise.) */
 static int find_ends(const struct sp_model *m, const cJSON *config, struct tokenizer *t, struct err *err)
@@ -505,7 +484,7 @@ static int make_tokenizer(const struct sp_model *m, const cJSON *config, struct 
         return r;
     t->bos = control(t, config, "bos_token", m->bos);
     t->eos = control(t, config, "eos_token", m->eos);
-    if ((r = tokenizer_add_end(t, t->eos)) < 0 || (r = make_added(m, config, t)) < 0 ||
+    if ((r = tokenizer_add_end(t, t->eos)) < 0 || (r = added_of_vocab(t->vocab, m->n_pieces, config, &t->added_raw)) < 0 ||
         (r = tok_config_edges(config, t, tok_config_class(config, with_bos, 3), tok_config_class(config, with_eos, 1))) < 0)
         return err_set(err, r, "%s: no memory for its tokenizer", m->name);
     r = sp_model_chain(m, t, err);

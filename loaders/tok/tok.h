@@ -37,6 +37,9 @@ struct tok_str vocab_text(const struct vocab *v, int32_t id);               /* {
 enum token_kind vocab_kind(const struct vocab *v, int32_t id);              /* TOK_NONE: no such id */
 void vocab_set_kind(struct vocab *v, int32_t id, enum token_kind kind);
 uint32_t vocab_size(const struct vocab *v);                                 /* greatest id + 1 */
+/* A trie of the texts of these kinds (bits 1 << kind), to be freed by the caller. 0; -E2BIG; -ENOMEM. */
+struct trie;
+int vocab_trie(const struct vocab *v, uint32_t kinds, struct trie **ret);
 
 /* A model: one piece to ids. Scratch is on the stack or in `scratch`, never in the model. */
 struct tok_model;

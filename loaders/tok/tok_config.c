@@ -116,7 +116,8 @@ int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err)
     return r;
 }
 
-void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n)
+/* The flags that tokens have there, for those that are listed; ids ascend. */
+static void put_flags(const cJSON *config, struct added_token *tokens, size_t n)
 {
     struct tok_config_added a = { 0 };
 
@@ -137,6 +138,25 @@ void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n)
         tokens[low].rstrip = a.rstrip;
         tokens[low].single_word = a.single_word;
     }
+}
+
+int added_of_vocab(const struct vocab *v, uint32_t own, const cJSON *config, struct added **ret)
+{
+    const uint32_t size = vocab_size(v);
+    CLEANUP(mem_free) struct added_token *tokens = calloc((size_t)size + 1, sizeof *tokens);
+    size_t n = 0;
+
+    if (!tokens)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < size; id++) {
+        enum token_kind kind = vocab_kind(v, (int32_t)id);
+
+        if (kind == TOK_CONTROL || kind == TOK_UNKNOWN || (kind == TOK_USER_DEFINED && id >= own))
+            tokens[n++] = (struct added_token){ .text = vocab_text(v, (int32_t)id), .id = (int32_t)id,
+                                                .special = kind != TOK_USER_DEFINED };
+    }
+    put_flags(config, tokens, n);
+    return added_new(tokens, n, ret);
 }
 
 int tok_one_id(int32_t id, int32_t **ret, size_t *ret_n)

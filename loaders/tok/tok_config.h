@@ -22,8 +22,10 @@ bool tok_config_added(const cJSON *config, struct tok_config_added *next);
 /* Gives t's vocabulary what "added_tokens_decoder" lists: a token that is not there is put, one that is there by its id becomes
  * TOK_CONTROL if it is special. 0; -EINVAL: an id that holds another text; -E2BIG; -ENOMEM; with a sentence. */
 int tok_config_fill(const cJSON *config, struct tokenizer *t, struct err *err);
-/* The flags that tokens have there, for those that are listed; ids ascend. */
-void tok_config_flags(const cJSON *config, struct added_token *tokens, size_t n);
+
+/* The added tokens of a vocabulary, those that are no text: control and unknown ones, which are special, and user-defined
+ * ones, but for those below `own`, which the model matches itself. The config's flags count. -ENOMEM */
+int added_of_vocab(const struct vocab *v, uint32_t own, const cJSON *config, struct added **ret);
 
 /* A list of one id, or none for -1. 0 or -ENOMEM. */
 int tok_one_id(int32_t id, int32_t **ret, size_t *ret_n);

@@ -215,30 +215,9 @@ static const struct tok_model_ops unigram_ops = { "Unigram", unigram_encode, uni
 
 /* Which tokens a text can become: those of text. Sentencepiece's own user-defined tokens are of its model, those of a
  * tokenizer.json are beside it. */
-static bool is_text(const struct unigram_spec *spec, int32_t id)
+static uint32_t kinds_of_text(const struct unigram_spec *spec)
 {
-    enum token_kind kind = vocab_kind(spec->vocab, id);
-
-    return spec->single ? kind == TOK_NORMAL || kind == TOK_USER_DEFINED : kind != TOK_CONTROL && kind != TOK_USER_DEFINED;
-}
-
-static int fill_trie(struct unigram *m, const struct unigram_spec *spec, uint32_t n)
-{
-    struct trie_key *keys = calloc((size_t)n + 1, sizeof *keys);
-    size_t n_keys = 0;
-    int r;
-
-    if (!keys)
-        return -ENOMEM;
-    for (uint32_t id = 0; id < n; id++) {
-        struct tok_str s = vocab_text(spec->vocab, (int32_t)id);
-
-        if (s.len && is_text(spec, (int32_t)id))
-            keys[n_keys++] = (struct trie_key){ s.text, s.len, (int32_t)id };
-    }
-    r = trie_new(keys, n_keys, &m->trie);
-    free(keys);
-    return r;
+    return spec->single ? 1u << TOK_NORMAL | 1u << TOK_USER_DEFINED : ~(1u << TOK_CONTROL | 1u << TOK_USER_DEFINED);
 }
 
 /* Sentencepiece gives a user-defined token its length times the best score less 0.1: the best score begins at
@@ -291,7 +270,7 @@ int unigram_new(const struct unigram_spec *spec, struct tok_model **ret)
     m->fuse_unk = spec->fuse_unk;
     m->unk = spec->unk;
     m->scores = calloc((size_t)n + 1, sizeof *m->scores);
-    r = m->scores ? fill_trie(m, spec, n) : -ENOMEM;
+    r = m->scores ? vocab_trie(spec->vocab, kinds_of_text(spec), &m->trie) : -ENOMEM;
     if (r < 0) {
         unigram_free(&m->base);
         return r;

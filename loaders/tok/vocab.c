@@ -6,6 +6,7 @@
 
 #include "base/id.h"
 #include "loaders/tok/hash.h"
+#include "loaders/tok/trie.h"
 
 #include <errno.h>
 
@@ -217,4 +218,20 @@ void vocab_set_kind(struct vocab *v, int32_t id, enum token_kind kind)
 uint32_t vocab_size(const struct vocab *v)
 {
     return v->n;
+}
+
+int vocab_trie(const struct vocab *v, uint32_t kinds, struct trie **ret)
+{
+    CLEANUP(mem_free) struct trie_key *keys = calloc((size_t)v->n + 1, sizeof *keys);
+    size_t n = 0;
+
+    if (!keys)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < v->n; id++) {
+        struct tok_str s = vocab_text(v, (int32_t)id);
+
+        if (s.len && kinds >> v->kinds[id] & 1)
+            keys[n++] = (struct trie_key){ s.text, s.len, (int32_t)id };
+    }
+    return trie_new(keys, n, ret);
 }

@@ -72,26 +72,6 @@ static int32_t role(struct tokenizer *t, const cJSON *config, const char *key, c
     return id;
 }
 
-static int make_added(struct tokenizer *t, const cJSON *config)
-{
-    uint32_t size = vocab_size(t->vocab);
-    CLEANUP(mem_free) struct added_token *tokens = calloc((size_t)size + 1, sizeof *tokens);
-    size_t n = 0;
-
-    if (!tokens)
-        return -ENOMEM;
-    for (uint32_t id = 0; id < size; id++) {
-        enum token_kind kind = vocab_kind(t->vocab, (int32_t)id);
-
-        if (kind != TOK_CONTROL && kind != TOK_UNKNOWN && kind != TOK_USER_DEFINED)
-            continue;
-        tokens[n++] = (struct added_token){ .text = vocab_text(t->vocab, (int32_t)id), .id = (int32_t)id,
-                                            .special = kind != TOK_USER_DEFINED };
-    }
-    tok_config_flags(config, tokens, n);
-    return added_new(tokens, n, &t->added_raw);
-}
-
 static int make(const char *name, const cJSON *config, struct tokenizer *t, struct err *err)
 {
     struct wordpiece_chain chain = { .lower = tok_config_bool(config, "do_lower_case", true),
@@ -110,7 +90,7 @@ static int make(const char *name, const cJSON *config, struct tokenizer *t, stru
     role(t, config, "pad_token", "[PAD]", TOK_CONTROL);
     role(t, config, "mask_token", "[MASK]", TOK_CONTROL);
     if ((r = tok_one_id(cls, &t->prefix, &t->n_prefix)) < 0 || (r = tok_one_id(sep, &t->suffix, &t->n_suffix)) < 0 ||
-        (r = make_added(t, config)) < 0 || (r = wordpiece_chain(t, &chain)) < 0)
+        (r = added_of_vocab(t->vocab, 0, config, &t->added_raw)) < 0 || (r = wordpiece_chain(t, &chain)) < 0)
         return err_set(err, r, "%s: no memory for its tokenizer", name);
     snprintf(t->kind, sizeof t->kind, "WordPiece%s", chain.lower ? ", lower-case" : "");
     return 0;

@@ -82,32 +82,7 @@ static void wordpiece_free(struct tok_model *model)
 static const struct tok_model_ops wordpiece_ops = { "WordPiece", wordpiece_encode, wordpiece_free };
 
 /* Control tokens and those beside the model's vocabulary come from no text. */
-static bool is_text(const struct vocab *v, int32_t id)
-{
-    enum token_kind kind = vocab_kind(v, id);
-
-    return kind != TOK_CONTROL && kind != TOK_USER_DEFINED;
-}
-
-static int fill_trie(struct wordpiece *m, const struct vocab *v)
-{
-    uint32_t n = vocab_size(v);
-    struct trie_key *keys = calloc((size_t)n + 1, sizeof *keys);
-    size_t n_keys = 0;
-    int r;
-
-    if (!keys)
-        return -ENOMEM;
-    for (uint32_t id = 0; id < n; id++) {
-        struct tok_str s = vocab_text(v, (int32_t)id);
-
-        if (s.len && is_text(v, (int32_t)id))
-            keys[n_keys++] = (struct trie_key){ s.text, s.len, (int32_t)id };
-    }
-    r = trie_new(keys, n_keys, &m->trie);
-    free(keys);
-    return r;
-}
+static const uint32_t kinds_of_text = ~(1u << TOK_CONTROL | 1u << TOK_USER_DEFINED);
 
 int wordpiece_new(const struct wordpiece_spec *spec, struct tok_model **ret)
 {
@@ -119,7 +94,7 @@ int wordpiece_new(const struct wordpiece_spec *spec, struct tok_model **ret)
     m->base.ops = &wordpiece_ops;
     m->unk = spec->unk;
     m->max_chars = spec->max_chars;
-    r = fill_trie(m, spec->vocab);
+    r = vocab_trie(spec->vocab, kinds_of_text, &m->trie);
     if (r < 0) {
         wordpiece_free(&m->base);
         return r;
@@ -143,7 +118,7 @@ static int wordlevel_encode(const struct tok_model *model, const char *word, siz
     const struct wordlevel *m = (const struct wordlevel *)model;
     int32_t id = vocab_find(m->vocab, word, len);
 
-    id = id >= 0 && is_text(m->vocab, id) ? id : m->unk;
+    id = id >= 0 && (kinds_of_text >> vocab_kind(m->vocab, id) & 1) ? id : m->unk;
     return id >= 0 ? token_list_add(out, id) : 0;
 }
 

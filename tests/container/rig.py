@@ -33,7 +33,7 @@ WORK = os.path.join(CACHE, "work")      # where this process, and nobody else, s
 HERE = "FASTCHAT_RIG_INSIDE"            # set in the process in its namespaces
 ROOT = ["iproute2", "systemd-sysv"]     # beside what apt needs
 # What tests install: each with all that it needs, in a repository of its own.
-MIRROR = ["autopkgtest", "ca-certificates", "curl", "dbus", "dpkg-dev", "libcjson1", "libconfig9", "libcurl4", "libpcre2-8-0", "libutf8proc2", "polkitd"]
+MIRROR = ["autopkgtest", "ca-certificates", "curl", "dbus", "dpkg-dev", "libcjson1", "libconfig9", "libcurl4", "libpcre2-8-0", "polkitd"]
 MASKED = ["apt-daily-upgrade.timer", "apt-daily.timer", "console-getty.service", "dpkg-db-backup.timer", "e2scrub_all.timer",
           "fstrim.timer", "getty@tty1.service", "systemd-timesyncd.service"]
 PROGRAMS = {"dpkg-scanpackages": "dpkg-dev", "ip": "iproute2", "mmdebstrap": "mmdebstrap", "nsenter": "util-linux", "systemd-nspawn": "systemd-container",

@@ -23,7 +23,7 @@ def installed():
     tree, layer = WORK + "/built", WORK + "/prepared"
     subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", tree], check=True, stdout=subprocess.DEVNULL)
     with Container(layers=[tree]) as c:
-        c.sh("apt-get -qq update; apt-get -qqy install --no-install-recommends dbus libcjson1 libconfig9 libcurl4 libpcre2-8-0 libssl3 libutf8proc2;"
+        c.sh("apt-get -qq update; apt-get -qqy install --no-install-recommends dbus libcjson1 libconfig9 libcurl4 libpcre2-8-0 libssl3;"
              "systemd-sysusers fastchat.conf; journalctl --update-catalog")
         c.stop()
         os.rename(c.dir + "/upper", layer)

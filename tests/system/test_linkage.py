@@ -17,7 +17,7 @@ LIBC = {"libc.so.6", "libm.so.6"} | LOADER
 SERVICE = LIBC | {"libcjson.so.1", "libcurl.so.4", "libsystemd.so.0"}
 SHARED = {
     "fastchat": SERVICE | {"libcrypto.so.3", "libpcre2-8.so.0"},        # checksums of what is pulled; the tokenizer that model info names
-    "fastchat-worker": SERVICE | {"libpcre2-8.so.0", "libutf8proc.so.2"},
+    "fastchat-worker": SERVICE | {"libpcre2-8.so.0"},
     "fastchatd": SERVICE | {"libconfig.so.9"},
 }
 STATIC = {"fastchat": set(), "fastchat-worker": LIBC, "fastchatd": set()}
