@@ -156,15 +156,18 @@ static int by_own(const struct known *k, struct template_choice *ret, struct err
     size_t n_files, n_tokens;
     const struct template_file *files = template_files_all(k->q->files, &n_files);
     const struct template_token *own = template_files_tokens(k->q->files, &n_tokens);
-    const struct conv_template *wire = conv_match(files[0].text);
+    const struct conv_template *wire;
     int r;
 
     for (size_t i = 0; i < n_files; i++)
         sources[i] = (struct chat_source){ files[i].name, files[i].text, files[i].len };
     for (size_t i = 0; i < n_tokens; i++)
         tokens[i] = (struct chat_token){ own[i].name, own[i].text };
-    if (!wire)
-        wire = wire_of(k, family_of(k, ret));
+    r = chat_from_jinja(files[0].from, sources, n_files, tokens, n_tokens, NULL, &ret->chat, err);
+    if (r < 0)
+        return err_place(err, "the checkpoint's own chat template (`template` in the configuration sets another)"), r;
+    wire = chat_same_row(ret->chat, k->q->registry);
+    chat_set_wire(ret->chat, wire ? wire : wire_of(k, family_of(k, ret)));
     ret->why = TEMPLATE_OWN;
     SAY(ret, "its own, %s", files[0].from);
     for (size_t i = 1; i < n_files; i++) {
@@ -172,10 +175,7 @@ static int by_own(const struct known *k, struct template_choice *ret, struct err
 
         snprintf(ret->reason + len, sizeof ret->reason - len, "%s%s", i == 1 ? "; also " : ", ", files[i].name);
     }
-    r = chat_from_jinja(files[0].from, sources, n_files, tokens, n_tokens, wire, &ret->chat, err);
-    if (r < 0)
-        err_place(err, "the checkpoint's own chat template (`template` in the configuration sets another)");
-    return r;
+    return 0;
 }
 
 /* ---- a name ---- */

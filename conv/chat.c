@@ -277,6 +277,7 @@ void chat_free(struct chat_template *t)
 
 const char *chat_name(const struct chat_template *t) { return t->name; }
 const struct conv_template *chat_wire(const struct chat_template *t) { return t->wire; }
+void chat_set_wire(struct chat_template *t, const struct conv_template *wire) { t->wire = wire; }
 
 const char *chat_jinja_text(const struct chat_template *t, const char *name, size_t *ret_len)
 {

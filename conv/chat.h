@@ -29,6 +29,7 @@
 
 struct arena;
 struct chat_template;
+struct conv_registry;
 struct conv_template;
 struct err;
 
@@ -72,6 +73,10 @@ struct chat_prompt {
  * is the field at fault and err the sentence, of a template that raises exactly its own message. -E2BIG, -ENOMEM. */
 int chat_render(const struct chat_template *t, const struct chat_input *r, struct arena *a,
                 struct chat_prompt *ret, const char **ret_param, struct err *err);
+
+/* The first row of the registry (NULL: the built-in ones) that writes chats of texts as `t` does, BOS in front aside; some are tried. NULL: none. */
+const struct conv_template *chat_same_row(const struct chat_template *t, const struct conv_registry *registry);
+void chat_set_wire(struct chat_template *t, const struct conv_template *wire);      /* or NULL */
 
 const char *chat_name(const struct chat_template *t);
 const struct conv_template *chat_wire(const struct chat_template *t);       /* or NULL */

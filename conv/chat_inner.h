@@ -1,7 +1,7 @@
 /* chat_inner.h - what the files of a chat template share; private to them.
  *
  * chat.c is what both kinds have in common, and the rows. chat_messages.c reads messages and writes them anew
- * in the form that a template wants. chat_jinja.c is the checkpoint's own templates.
+ * in the form that a template wants. chat_jinja.c is the checkpoint's own templates, chat_twin.c which row says the same.
  */
 #ifndef CONV_CHAT_INNER_H
 #define CONV_CHAT_INNER_H
@@ -60,6 +60,9 @@ struct chat_kind {
                   struct chat_prompt *ret, struct chat_fault *f);
     const char *(*text)(const struct chat_template *t, const char *name, size_t *ret_len);
     bool (*takes_tools)(const struct chat_template *t);
+    /* The default template's text for these messages, a JSON array, with an open answer, under limits that keep it short; NULL: it refuses, or there is no
+     * memory. NULL instead of a function: a row. *ret_bos: the text of its BOS, untouched when it has none. */
+    const char *(*try)(const struct chat_template *t, const char *messages, struct arena *a, const char **ret_bos);
 };
 
 struct chat_template {

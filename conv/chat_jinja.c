@@ -96,7 +96,7 @@ struct probe {
 };
 
 /* What the chat is written as, or NULL. */
-static const char *try(struct probe *p, const char *messages)
+static const char *try(const struct probe *p, const char *messages)
 {
     const struct variables in = { .t = p->t, .messages = { messages, strlen(messages) }, .add_generation_prompt = true };
     struct jinja_output out;
@@ -367,7 +367,21 @@ static bool takes_tools(const struct chat_template *chat)
     return jinja_uses(choose(t, true)->jinja, "tools");
 }
 
-static const struct chat_kind jinja_kind = { fini, render, text_of, takes_tools };
+static const char *try_text(const struct chat_template *chat, const char *messages, struct arena *a, const char **ret_bos)
+{
+    const struct jinja_chat *t = (const struct jinja_chat *)chat;
+    const struct source *s = default_source(t);
+    CLEANUP(jinja_free) struct jinja *jinja = NULL;
+
+    for (size_t i = 0; i < t->n_tokens; i++)
+        if (strcmp(t->tokens[i].name, "bos_token") == 0)
+            *ret_bos = t->tokens[i].text;
+    if (jinja_compile(chat->name, s->text, s->len, &probe_limits, &jinja, NULL, NULL) < 0)
+        return NULL;
+    return try(&(struct probe){ .t = t, .jinja = jinja, .a = a }, messages);
+}
+
+static const struct chat_kind jinja_kind = { fini, render, text_of, takes_tools, try_text };
 
 static int add_source(struct jinja_chat *t, const struct chat_source *source, struct err *err)
 {

@@ -38,10 +38,6 @@ struct conv_message {
 
 /* The row of that name, or NULL; of the built-in ones when the registry is NULL. */
 const struct conv_template *conv_find(const struct conv_registry *r, const char *name);
-/* The built-in row that renders like this text of a `tokenizer.chat_template`,
- * or NULL. Spaces within tags, trim marks, kinds of quotes and joined literals make no
- * difference; anything else does. */
-const struct conv_template *conv_match(const char *chat_template);
 const char *conv_name(const struct conv_template *t);
 /* The separator style in the contract's spelling ("ADD_COLON_TWO"); NULL: none, and so no prompt. */
 const char *conv_style(const struct conv_template *t);

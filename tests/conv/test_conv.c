@@ -1,6 +1,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "conv/chat.h"
 #include "conv/conv.h"
 #include "loaders/gguf.h"
 #include "loaders/tokenizer.h"
@@ -107,7 +108,18 @@ Test(conv, an_arena_that_is_full_fails_the_render)
     cr_expect(eq(int, err.code, -ENOMEM));
 }
 
-Test(conv, spellings_of_a_known_chat_template_are_recognised)
+/* The row that writes what a checkpoint's template writes. */
+static const struct conv_template *row_like(const char *jinja)
+{
+    const struct chat_source source = { "default", jinja, strlen(jinja) };
+    const struct chat_token bos = { "bos_token", "<s>" };
+    CLEANUP(chat_free) struct chat_template *t = NULL;
+
+    cr_assert(zero(int, chat_from_jinja("own", &source, 1, &bos, 1, NULL, &t, NULL)), "%s", jinja);
+    return chat_same_row(t, NULL);
+}
+
+Test(conv, a_template_of_a_file_is_the_row_that_writes_the_same)
 {
     static const char one_line[] =
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
@@ -116,8 +128,14 @@ Test(conv, spellings_of_a_known_chat_template_are_recognised)
         "{%- for message in messages -%}\n{{- \"<|im_start|>\" + message.role + \"\\n\" + message.content + "
         "\"<|im_end|>\\n\" -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- \"<|im_start|>assistant\\n\" -}}{%- "
         "endif -%}";
+    /* The row has no BOS of its own. */
+    static const char with_bos[] =
+        "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% set messages = messages[1:] %}{% else %}A chat between a "
+        "curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's "
+        "questions.{% endif %} {% for m in messages %}{% if m.role == 'user' %}USER: {{ m.content }} {% else %}ASSISTANT: {{ m.content }}</s>"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}";
     static const char *const others[] = {
-        "", "{%", "{{ '", "{{ messages", "hello", "{% for message in messages %}{{ message.content }}{% endfor %}",
+        "", "hello", "{{ messages }}", "{{ raise_exception('no') }}", "{{ range(10 ** 9) | join }}", "{% for message in messages %}{{ message.content | trim }}{% endfor %}",
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
         "+ '\n'}}{% endfor %}",
         /* a literal line between the tags is part of the prompt */
@@ -125,10 +143,21 @@ Test(conv, spellings_of_a_known_chat_template_are_recognised)
         "+ '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     };
 
-    cr_expect(eq(ptr, (void *)conv_match(one_line), (void *)conv_find(NULL, "chatml")));
-    cr_expect(eq(ptr, (void *)conv_match(other_spelling), (void *)conv_find(NULL, "chatml")));
+    static const char *const broken[] = { "{%", "{{ '", "{{ messages" };
+
+    cr_expect(eq(ptr, (void *)row_like(one_line), (void *)conv_find(NULL, "chatml")));
+    cr_expect(eq(ptr, (void *)row_like(other_spelling), (void *)conv_find(NULL, "chatml")));
+    cr_expect(eq(ptr, (void *)row_like("{% for message in messages %}{{ message.content }}{% endfor %}"), (void *)conv_find(NULL, "raw")));
+    cr_expect(eq(ptr, (void *)row_like(with_bos), (void *)conv_find(NULL, "vicuna_v1.1")));
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        cr_expect(eq(ptr, (void *)conv_match(others[i]), NULL), "%s", others[i]);
+        cr_expect(eq(ptr, (void *)row_like(others[i]), NULL), "%s", others[i]);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        const struct chat_source source = { "default", broken[i], strlen(broken[i]) };
+        struct chat_template *t = NULL;
+
+        cr_expect(eq(int, chat_from_jinja("own", &source, 1, NULL, 0, NULL, &t, NULL), -EINVAL), "%s", broken[i]);
+        cr_expect(eq(ptr, t, NULL));
+    }
 }
 
 /* A conv of the contract, as it would come over the wire. */
@@ -459,7 +488,7 @@ Test(conv, smollm2_chats_have_the_golden_ids_span_by_span_and_the_file_is_recogn
     cr_assert(eq(int, gguf_open(real_smollm2(), &g, NULL), 0));
     cr_assert(eq(int, tokenizer_open(g, &t, NULL), 0));
     cr_assert(eq(int, gguf_text(g, "tokenizer.chat_template", text, sizeof text, NULL), 0));
-    cr_expect(eq(ptr, (void *)conv_match(text), (void *)conv_find(NULL, "smollm2")));
+    cr_expect(eq(ptr, (void *)row_like(text), (void *)conv_find(NULL, "smollm2")));
     c = (struct chats){ .tokenizer = t };
     real_lines(real_golden("engine/real/smollm2.prompts.jsonl"), check_chat, &c);
     cr_expect(eq(sz, c.n, 26));
