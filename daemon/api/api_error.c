@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int api_error_set(struct api_error *e, int status, const char *code, const char *param,
@@ -77,4 +78,11 @@ void api_error_write(const struct api_error *e, struct buf *out)
         json_kstr(&w, "code", e->code[0] ? e->code : NULL);
     json_close(&w, '}');
     json_close(&w, '}');
+}
+
+unsigned api_retry_after_s(const char *header)
+{
+    unsigned long s = header ? strtoul(header, NULL, 10) : 0;
+
+    return s > 0 && s <= 3600 ? (unsigned)s : 1;
 }

@@ -35,4 +35,7 @@ const char *api_error_type(int status);
 /* Appends the object above, nothing behind it. */
 void api_error_write(const struct api_error *e, struct buf *out);
 
+/* What a worker's Retry-After asks for (NULL: it has none), in seconds: 1 for what is no sensible number. */
+unsigned api_retry_after_s(const char *header);
+
 #endif

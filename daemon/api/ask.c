@@ -88,11 +88,9 @@ static void fail(struct ask *a, const struct api_error *e)
 static void on_head(struct http_call *call, int status, void *user)
 {
     struct ask *a = user;
-    const char *wait = http_call_header(call, "Retry-After");
-    unsigned long s = wait ? strtoul(wait, NULL, 10) : 0;
 
     a->status = status;
-    a->retry_after_s = s > 0 && s <= 3600 ? (unsigned)s : 1;
+    a->retry_after_s = api_retry_after_s(http_call_header(call, "Retry-After"));
 }
 
 static void on_data(struct http_call *call, const char *data, size_t len, void *user)

@@ -339,11 +339,9 @@ static int on_line(const char *line, size_t len, void *user)
 static void on_head(struct http_call *call, int status, void *user)
 {
     struct choice *c = user;
-    const char *wait = http_call_header(call, "Retry-After");
-    unsigned long s = wait ? strtoul(wait, NULL, 10) : 0;
 
     c->status = status;
-    c->retry_after_s = s > 0 && s <= 3600 ? (unsigned)s : 1;
+    c->retry_after_s = api_retry_after_s(http_call_header(call, "Retry-After"));
 }
 
 static void on_data(struct http_call *call, const char *data, size_t len, void *user)
