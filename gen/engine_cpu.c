@@ -292,6 +292,7 @@ static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
                 .token = pos < q->sched.n_prompt ? q->prompt[pos] : q->last,
                 .pos = pos,
                 .pages = q->sched.pages,
+                .prompt = pos < q->sched.n_prompt,
             };
         }
         if (plan[i].logits)

@@ -63,6 +63,7 @@ struct model_row {
     uint32_t pos;
     const uint32_t *pages;      /* of its sequence: pages[pos / KV_PAGE] holds pos */
     float *logits;              /* [vocab_size] to fill, or NULL: not wanted */
+    bool prompt;                /* read, not generated: may take other kernels (cpu/prompt.h); behind all that are not */
 };
 
 /* Packs the weights of an open file; the file may be closed afterwards. -ENOTSUP

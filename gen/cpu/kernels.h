@@ -58,6 +58,14 @@ struct mul {
     size_t at;
 };
 
+/* How keys and values are kept, and where those of one layer and head are. */
+enum kv_type { KV_F16, KV_BF16, KV_Q8, KV_TYPES };
+struct kv_view {
+    enum kv_type type;
+    const uint8_t *page;        /* of page 0 */
+    size_t page_stride;         /* bytes from page to page */
+};
+
 /* Attention of the query heads that share one key/value head over one span. */
 struct attend {
     const float *q;             /* [n_q][head_dim] */
