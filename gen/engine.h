@@ -59,6 +59,9 @@ struct engine_config {
     struct engine_pulse *pulse;
     void (*notify)(void *user);
     void *notify_user;
+    /* A sentence for the log while the engine opens, on that thread: the plan before anything is loaded. May be NULL. */
+    void (*say)(void *user, const char *text);
+    void *say_user;
 };
 
 struct engine_info {

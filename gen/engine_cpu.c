@@ -804,17 +804,21 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 }
 
 /* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
-static int refuse_too_large(const struct gguf *file, const struct engine_config *config, struct err *err)
+static int make_plan(const struct gguf *file, const struct engine_config *config, struct err *err)
 {
     const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
                                   .replicas = 1, .room = memory_room() };
     struct plan plan;
-    char text[PLAN_TEXT];
+    char text[2 * PLAN_TEXT];
     int r = plan_make(file, &ask, &plan, err);
 
-    if (r < 0 || plan.verdict != PLAN_REFUSED)
+    if (r < 0)
         return r;
-    return err_set(err, -ENOMEM, "%s: %s", config->path, plan_text(&plan, text));
+    if (plan.verdict == PLAN_REFUSED)
+        return err_set(err, -ENOMEM, "%s: %s", config->path, plan_text(&plan, text));
+    if (config->say)
+        config->say(config->say_user, plan_line(&plan, text));
+    return 0;
 }
 
 static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)
@@ -940,7 +944,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
-    r = refuse_too_large(file, config, err);
+    r = make_plan(file, config, err);
     if (r < 0)
         return r;
     beat(e);

@@ -144,6 +144,16 @@ const char *plan_text(const struct plan *p, char ret[PLAN_TEXT])
     return ret;
 }
 
+const char *plan_line(const struct plan *p, char ret[2 * PLAN_TEXT])
+{
+    char text[PLAN_TEXT];
+
+    snprintf(ret, 2 * PLAN_TEXT, "%.1f MB of weights, %.1f MB to compute in, %.1f MB of KV for parallel %u with a context of %u: %s",
+             mb(p->size.weight_bytes), mb(p->fixed_bytes - p->size.weight_bytes), mb(p->kv_bytes), p->ask.parallel,
+             p->ask.context, plan_text(p, text));
+    return ret;
+}
+
 /* ---- types ---- */
 
 static void fill_type(uint32_t type, const struct ggml_type_facts *facts, struct plan_type *t)

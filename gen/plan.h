@@ -55,6 +55,8 @@ uint64_t plan_pages_within(uint64_t left, uint64_t page_bytes);
 int plan_make(const struct gguf *file, const struct plan_ask *ask, struct plan *ret, struct err *err);
 /* A sentence about the verdict and what would fit. */
 const char *plan_text(const struct plan *p, char ret[PLAN_TEXT]);
+/* What a replica takes, in one line, and plan_text(). */
+const char *plan_line(const struct plan *p, char ret[2 * PLAN_TEXT]);
 
 /* The tensors of a file by their type. */
 struct plan_type {

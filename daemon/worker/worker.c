@@ -238,6 +238,11 @@ static void notify(void *user)
         log_error("eventfd: %s", strerror(errno));
 }
 
+static void say(void *user, const char *text)
+{
+    log_info("%s: %s", ((struct worker *)user)->set.path, text);
+}
+
 static void *load(void *user)
 {
     struct worker *w = user;
@@ -245,6 +250,7 @@ static void *load(void *user)
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
         .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
         .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .notify = notify, .notify_user = w,
+        .say = say, .say_user = w,
     };
 
     w->load_result = engine_open(&config, &w->opened, w->load_err);

@@ -54,14 +54,20 @@ static struct plan_ask ample(uint32_t context, uint32_t parallel)
 /* Room for what one replica has beside KV, and so many pages after the engine's half. */
 static uint64_t room_for(const struct plan *p, uint64_t pages) { return p->fixed_bytes + 2 * pages * p->page_bytes; }
 
+static void hear(void *user, const char *text) { snprintf(user, 2 * PLAN_TEXT, "%s", text); }
+
 static void expect_as_loaded(const char *file, uint32_t context, uint32_t parallel)
 {
     const struct plan p = plan_of(file, ample(context, parallel));
+    char heard[2 * PLAN_TEXT] = "", line[2 * PLAN_TEXT];
     struct err err = { 0 };
     PLAY_BOX box;
 
     cr_assert(zero(int, play_open(&box, (struct engine_config){
-        .path = file, .context = context, .parallel = parallel, .threads = 2, .chat_template = "auto" }, &err)), "%s", err_text(&err));
+        .path = file, .context = context, .parallel = parallel, .threads = 2, .chat_template = "auto", .say = hear, .say_user = heard,
+    }, &err)), "%s", err_text(&err));
+    plan_line(&p, line);
+    cr_expect(eq(int, strncmp(heard, line, strcspn(line, ":")), 0), "an engine says its plan before it loads: \"%s\"", heard);
     cr_expect(eq(u64, p.size.weight_bytes, engine_info(box.e)->weight_bytes));
     cr_expect(eq(u64, p.kv_bytes, engine_info(box.e)->kv_bytes));
     cr_expect(eq(u32, p.ask.context, engine_info(box.e)->context_length));
