@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum column {
-    CHILD, STATE, LOAD, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, PID, N_COLUMNS,
+    CHILD, STATE, LOAD, SINCE, RESTARTS, MEMORY, RUNNING, QUEUE, PROMPT, GENERATED, WAIT, ENGINE, PID, N_COLUMNS,
 };
 enum { CELL = 160, GAP = 2 };
 
@@ -16,10 +16,11 @@ static const struct {
     const char *title;
     int weight; /* the smallest goes first where there is no room; 0: stays */
 } columns[N_COLUMNS] = {
-    [CHILD] = { "CHILD", 0 },        [STATE] = { "STATE", 0 },       [LOAD] = { "LOAD", 4 },
-    [SINCE] = { "SINCE", 8 },        [RESTARTS] = { "RESTARTS", 9 }, [MEMORY] = { "MEMORY", 5 },
-    [RUNNING] = { "RUNNING", 6 },    [QUEUE] = { "QUEUE", 10 },      [PROMPT] = { "PROMPT/S", 2 },
-    [GENERATED] = { "TOKENS/S", 7 }, [WAIT] = { "WAIT", 3 },         [PID] = { "PID", 1 },
+    [CHILD] = { "CHILD", 0 },        [STATE] = { "STATE", 0 },        [LOAD] = { "LOAD", 5 },
+    [SINCE] = { "SINCE", 9 },        [RESTARTS] = { "RESTARTS", 10 }, [MEMORY] = { "MEMORY", 6 },
+    [RUNNING] = { "RUNNING", 7 },    [QUEUE] = { "QUEUE", 11 },       [PROMPT] = { "PROMPT/S", 3 },
+    [GENERATED] = { "TOKENS/S", 8 }, [WAIT] = { "WAIT", 4 },          [ENGINE] = { "ENGINE", 2 },
+    [PID] = { "PID", 1 },
 };
 
 struct row {
@@ -166,8 +167,10 @@ static void memory_of(const cJSON *child, const cJSON *model, char *out)
 static void fill_row(const cJSON *tree, const cJSON *child, struct row *row)
 {
     const cJSON *stats = NULL, *model = model_of(tree, child);
+    const char *engine;
 
     json_get_object(child, "stats", &stats, NULL);
+    engine = text_of(stats, "engine");
     name_of(child, row->cell[CHILD]);
     snprintf(row->cell[LOAD], CELL, "%s", load_of(model));
     snprintf(row->cell[STATE], CELL, "%s", text_of(child, "state"));
@@ -179,6 +182,7 @@ static void fill_row(const cJSON *tree, const cJSON *child, struct row *row)
     rate(stats, "prompt_per_s", row->cell[PROMPT]);
     rate(stats, "generated_per_s", row->cell[GENERATED]);
     waiting_time(stats, row->cell[WAIT]);
+    snprintf(row->cell[ENGINE], CELL, "%s", engine[0] ? engine : "-");
     number(positive(child, "pid"), row->cell[PID]);
 }
 

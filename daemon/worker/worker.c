@@ -132,6 +132,8 @@ static void stats(struct json_writer *out, void *user)
     if (w->engine)
         engine_stats(w->engine, &s);
     rates = rates_take(&w->rates, now, s.prompt_tokens, s.generated_tokens);
+    if (w->engine)
+        json_kstr(out, "engine", engine_info(w->engine)->backend);
     json_kint(out, "running", s.running);
     json_kint(out, "waiting", s.waiting);
     json_kint(out, "kv_pages", s.kv_pages);

@@ -236,7 +236,7 @@ def main():
              "restarts": 11, "reason": "model.gguf: no such file", "rss_kb": 204800, "stats": {}},
             {"role": "worker", "model": "org/fast", "replica": 1, "pid": 14, "state": "ready", "since_s": 7380, "restarts": 2,
              "reason": "", "last_reason": "was ended by signal 9 (SIGKILL)", "rss_kb": 20480000,
-             "stats": {"queue_length": 3, "running": 2, "prompt_per_s": 120.4, "generated_per_s": 33, "wait_ms": 12, "oldest_wait_ms": 1250}},
+             "stats": {"engine": "cpu amx", "queue_length": 3, "running": 2, "prompt_per_s": 120.4, "generated_per_s": 33, "wait_ms": 12, "oldest_wait_ms": 1250}},
             {"role": "api", "pid": 15, "state": "restarting", "since_s": 0, "restarts": 1, "reason": "ended with exit code 1\x1b[2J",
              "rss_kb": 4096, "stats": {}}],
     }

@@ -134,10 +134,10 @@ class Reports(Case):
         self.assertEqual(lines[0], "fastchat 0.1.0, process 4711, up 2 h 3 min")
         self.assertEqual(lines[1], "configuration /etc/fastchat/fastchat.conf with conf.d/10-one.conf, 20-two.conf")
         self.assertIn("listening on %s, unix:%s/api.sock, " % (self.address, self.dir), lines[2])
-        self.assertEqual(lines[4].split(), "CHILD STATE SINCE RESTARTS MEMORY RUNNING QUEUE PROMPT/S TOKENS/S WAIT PID".split())
-        self.assertRegex(lines[5], r"^controller +ready +59 s +0 +4\.0 MB +- +- +- +- +- +12$")
-        self.assertRegex(lines[6], r"^worker smollm2/0 +failed +1 min +11 +200 MB +- +- +- +- +- +-$")
-        self.assertRegex(lines[7], r"^worker org/fast/1 +ready +2 h 3 min +2 +19\.5 GB +2 +3 +120 +33\.0 +1\.2 s +14$")
+        self.assertEqual(lines[4].split(), "CHILD STATE SINCE RESTARTS MEMORY RUNNING QUEUE PROMPT/S TOKENS/S WAIT ENGINE PID".split())
+        self.assertRegex(lines[5], r"^controller +ready +59 s +0 +4\.0 MB +- +- +- +- +- +- +12$")
+        self.assertRegex(lines[6], r"^worker smollm2/0 +failed +1 min +11 +200 MB +- +- +- +- +- +- +-$")
+        self.assertRegex(lines[7], r"^worker org/fast/1 +ready +2 h 3 min +2 +19\.5 GB +2 +3 +120 +33\.0 +1\.2 s +cpu amx +14$")
         self.assertEqual(lines[10:13], ["problems:", "  worker smollm2/0: failed for 1 min, 11 restarts: model.gguf: no such file",
                                        "  api: restarting for 0 s, 1 restart: ended with exit code 1\x1b[2J"])
         self.assertEqual(lines[14:], ["restarted before:",
@@ -462,7 +462,7 @@ class Terminal(OnTerminal):
             self.assertEqual("\x1b[1m" in self.all, colour)
 
     def test_status_is_painted_and_fits_the_terminal(self):
-        for columns, shown, hidden in ((120, "PID", None), (80, "TOKENS/S", "PID"), (40, "QUEUE", "SINCE"), (20, "STATE", "QUEUE")):
+        for columns, shown, hidden in ((130, "PID", None), (80, "TOKENS/S", "PID"), (40, "QUEUE", "SINCE"), (20, "STATE", "QUEUE")):
             self.open(command="status", columns=columns)
             self.assertEqual(self.end(), 0)
             plain = re.sub("\x1b\\[[0-9]*m", "", self.all).split("\r\n")

@@ -173,6 +173,7 @@ Test(worker_life, beats_say_how_fast_it_is_how_long_requests_wait_and_for_how_lo
 
     rig_ready(&r, "{\"play\":[\"a\",{\"wait_ms\":80000000}]}", &one);
     beat = beat_with(&r, "idle_ms");
+    cr_expect(eq(str, cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetObjectItem(beat, "stats"), "engine")), "scripted"));
     cr_expect(zero(dbl, stat_of(beat, "prompt_per_s")));
     cr_expect(zero(dbl, stat_of(beat, "wait_max_ms")));
     cJSON_Delete(beat);
