@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "cli/term.h"
 #include "conv/chat.h"
+#include "gen/kv.h"
 #include "gen/memory.h"
 #include "gen/plan.h"
 #include "loaders/gguf.h"
@@ -79,11 +80,11 @@ static void read_template(struct info *f)
 static int read_file(struct info *f, struct err *err)
 {
     const struct model_info_ask *a = f->ask;
-    const struct plan_ask plan = { .context = a->context, .parallel = a->parallel, .replicas = a->replicas,
-                                   .room = memory_room(), .limit = a->limit };
-    int r = gguf_open(a->path, &f->file, err);
+    struct plan_ask plan = { .context = a->context, .parallel = a->parallel, .replicas = a->replicas,
+                             .room = memory_room(), .limit = a->limit };
+    int r;
 
-    if (r < 0)
+    if ((r = kv_type_read(a->kv_type, &plan.kv_type, err)) < 0 || (r = gguf_open(a->path, &f->file, err)) < 0)
         return r;
     gguf_text(f->file, "general.name", f->name, sizeof f->name, NULL);
     gguf_text(f->file, "general.architecture", f->arch, sizeof f->arch, NULL);
@@ -219,8 +220,8 @@ static void put_plan(struct buf *out, const struct info *f)
     row(out, "weights", "%9s", bytes_text(p->size.weight_bytes, size));
     row(out, "scratch", "%9s  for %u threads", bytes_text(p->size.scratch_bytes, size), p->size.threads);
     row(out, "logits", "%9s", bytes_text(p->logits_bytes, size));
-    row(out, "KV cache", "%9s  %llu bytes a token", bytes_text(p->kv_bytes, size),
-        (unsigned long long)plan_token_bytes(&p->size.shape));
+    row(out, "KV cache", "%9s  %llu bytes a token, %s", bytes_text(p->kv_bytes, size),
+        (unsigned long long)plan_token_bytes(&p->size.shape, p->ask.kv_type), kv_type_name(p->ask.kv_type));
     row(out, "total", "%9s", bytes_text(p->total_bytes, size));
     row(out, "available", "%9s", bytes_text(p->ask.room, size));
     if (p->ask.limit)
@@ -252,7 +253,8 @@ static void put_json_plan(struct json_writer *w, const struct plan *p)
     json_kint(w, "weight_bytes", (int64_t)p->size.weight_bytes);
     json_kint(w, "scratch_bytes", (int64_t)p->size.scratch_bytes);
     json_kint(w, "logits_bytes", (int64_t)p->logits_bytes);
-    json_kint(w, "kv_bytes_per_token", (int64_t)plan_token_bytes(&p->size.shape));
+    json_kstr(w, "kv_type", kv_type_name(p->ask.kv_type));
+    json_kint(w, "kv_bytes_per_token", (int64_t)plan_token_bytes(&p->size.shape, p->ask.kv_type));
     put_json_bytes(w, "kv_bytes", p->kv_bytes);
     put_json_bytes(w, "total_bytes", p->total_bytes);
     put_json_bytes(w, "available_bytes", p->ask.room);

@@ -54,6 +54,7 @@ struct engine_config {
     uint32_t parallel;              /* sequences that may run at once, >= 1 */
     uint64_t kv_tokens;             /* positions in the KV cache of all sequences; 0: as many
                                      * as parallel sequences of `context` need, within memory */
+    const char *kv_type;            /* how it keeps them: "f16", "bf16" or "q8"; NULL: f16 */
     const char *chat_template;      /* "auto": adapters_choose()'s rule; else a name */
     const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;

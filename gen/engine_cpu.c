@@ -91,6 +91,7 @@ struct cpu {
     struct engine engine;
     struct tokenizer *tokenizer;
     struct model *model;
+    enum kv_type kv_type;
     struct kv *kv;
     struct sampler_work *work;
     struct dry_breakers *breakers;              /* those asked for last; of the caller's thread */
@@ -804,10 +805,11 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 }
 
 /* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
-static int make_plan(const struct gguf *file, const struct engine_config *config, struct err *err)
+static int make_plan(const struct gguf *file, const struct engine_config *config, enum kv_type kv_type,
+                     struct err *err)
 {
     const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
-                                  .replicas = 1, .room = memory_room() };
+                                  .replicas = 1, .room = memory_room(), .kv_type = kv_type };
     struct plan plan;
     char text[2 * PLAN_TEXT];
     int r = plan_make(file, &ask, &plan, err);
@@ -837,10 +839,10 @@ static int choose_context(struct cpu *e, const struct engine_config *config, str
 static int open_kv(struct cpu *e, const struct engine_config *config, struct err *err)
 {
     const struct model_shape *m = model_shape(e->model);
-    uint64_t page_bytes = plan_page_bytes(m);
+    const uint64_t page_bytes = plan_page_bytes(m, e->kv_type);
     uint64_t pages = config->kv_tokens / KV_PAGE, room = plan_pages_within(memory_room(), page_bytes);
     struct engine_info *info = &e->engine.info;
-    struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0 };
+    struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0, e->kv_type };
     int r;
 
     if (!config->kv_tokens) {
@@ -936,6 +938,9 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = gguf_open(config->path, &file, err);
     if (r < 0)
         return r;
+    r = kv_type_read(config->kv_type, &e->kv_type, err);
+    if (r < 0)
+        return err_place(err, "%s", config->path), r;
     beat(e);
     r = tokenizer_open(file, &e->tokenizer, err);
     if (r < 0)
@@ -944,7 +949,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
-    r = make_plan(file, config, err);
+    r = make_plan(file, config, e->kv_type, err);
     if (r < 0)
         return r;
     beat(e);

@@ -29,8 +29,6 @@
 #include <math.h>
 #include <string.h>
 
-_Static_assert((int)KERNEL_PAGE == (int)KV_PAGE, "kernels read whole pages");
-
 /* What one thread needs to know in a pass. */
 struct part {
     struct model *m;
@@ -188,25 +186,26 @@ static void mul(const struct part *p, const struct weight *w, const struct acts 
     }
 }
 
+/* Where position and head of a group of 16 rows of K or V lie. */
+static uint8_t *page_of(const struct part *p, uint32_t layer, uint32_t group, const struct model_row *row)
+{
+    return kv_page(p->step->kv, layer, row->pages[row->pos / KV_PAGE], group * KERNEL_LANES / p->m->shape.head_dim);
+}
+
 static void store_k(const struct part *p, uint32_t layer, uint32_t group, const float *x,
                     const struct model_row *row)
 {
-    const uint32_t hd = p->m->shape.head_dim, i = group * KERNEL_LANES % hd;
-    uint16_t half[KERNEL_LANES], *k = kv_k(p->step->kv, layer, row->pages[row->pos / KV_PAGE],
-                                           group * KERNEL_LANES / hd);
+    const uint32_t hd = p->m->shape.head_dim;
 
-    p->k->to_f16(x, KERNEL_LANES, half);
-    for (uint32_t j = 0; j < KERNEL_LANES; j++)
-        k[(size_t)(i + j) * KV_PAGE + row->pos % KV_PAGE] = half[j];
+    p->k->put_k[kv_type(p->step->kv)](page_of(p, layer, group, row), hd, row->pos % KV_PAGE, group * KERNEL_LANES % hd, x);
 }
 
 static void store_v(const struct part *p, uint32_t layer, uint32_t group, const float *x,
                     const struct model_row *row)
 {
-    const uint32_t hd = p->m->shape.head_dim, i = group * KERNEL_LANES % hd;
-    uint16_t *v = kv_v(p->step->kv, layer, row->pages[row->pos / KV_PAGE], group * KERNEL_LANES / hd);
+    const uint32_t hd = p->m->shape.head_dim;
 
-    p->k->to_f16(x, KERNEL_LANES, v + (size_t)(row->pos % KV_PAGE) * hd + i);
+    p->k->put_v[kv_type(p->step->kv)](page_of(p, layer, group, row), hd, row->pos % KV_PAGE, group * KERNEL_LANES % hd, x);
 }
 
 /* Queries, keys and values: a group holds whole pairs of neighbours, so it can
@@ -341,8 +340,7 @@ static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32
         .q = m->qkv_rows[r] + (size_t)head * m->group * m->shape.head_dim,
         .n_q = m->group,
         .head_dim = m->shape.head_dim,
-        .kv = kv_k(p->step->kv, layer, 0, head),
-        .page_stride = kv_page_stride(p->step->kv),
+        .kv = kv_view(p->step->kv, layer, head),
         .pages = row->pages + from / KV_PAGE,
         .n = end - from,
         .skip = hidden % KV_PAGE,

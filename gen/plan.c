@@ -13,9 +13,12 @@ uint32_t plan_context(const struct model_shape *s, uint32_t asked)
     return asked ? asked : s->n_ctx_train ? s->n_ctx_train : PLAN_DEFAULT_CONTEXT;
 }
 
-uint64_t plan_token_bytes(const struct model_shape *s) { return 4ull * s->n_layers * s->n_kv_heads * s->head_dim; }
+uint64_t plan_page_bytes(const struct model_shape *s, enum kv_type type)
+{
+    return (uint64_t)s->n_layers * s->n_kv_heads * kv_page_bytes(type, s->head_dim);
+}
 
-uint64_t plan_page_bytes(const struct model_shape *s) { return plan_token_bytes(s) * KV_PAGE; }
+uint64_t plan_token_bytes(const struct model_shape *s, enum kv_type type) { return plan_page_bytes(s, type) / KV_PAGE; }
 
 uint64_t plan_pages(uint32_t context, uint32_t parallel) { return (uint64_t)parallel * sched_pages_of(context); }
 
@@ -84,7 +87,7 @@ int plan_make(const struct gguf *file, const struct plan_ask *ask, struct plan *
     p.ask.context = plan_context(&p.size.shape, ask->context);
     p.logits_bytes = logits_bytes(&p, ask->parallel);
     p.fixed_bytes = fixed_bytes(&p, ask->parallel);
-    p.page_bytes = plan_page_bytes(&p.size.shape);
+    p.page_bytes = plan_page_bytes(&p.size.shape, ask->kv_type);
     p.pages_wanted = plan_pages(p.ask.context, ask->parallel);
     p.pages_most = pages_most(&p, ask->parallel);
     count_kv_and_total(&p);
@@ -148,9 +151,9 @@ const char *plan_line(const struct plan *p, char ret[2 * PLAN_TEXT])
 {
     char text[PLAN_TEXT];
 
-    snprintf(ret, 2 * PLAN_TEXT, "%.1f MB of weights, %.1f MB to compute in, %.1f MB of KV for parallel %u with a context of %u: %s",
-             mb(p->size.weight_bytes), mb(p->fixed_bytes - p->size.weight_bytes), mb(p->kv_bytes), p->ask.parallel,
-             p->ask.context, plan_text(p, text));
+    snprintf(ret, 2 * PLAN_TEXT, "%.1f MB of weights, %.1f MB to compute in, %.1f MB of KV in %s for parallel %u with a context of %u: %s",
+             mb(p->size.weight_bytes), mb(p->fixed_bytes - p->size.weight_bytes), mb(p->kv_bytes), kv_type_name(p->ask.kv_type),
+             p->ask.parallel, p->ask.context, plan_text(p, text));
     return ret;
 }
 

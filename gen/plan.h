@@ -9,6 +9,7 @@
 #ifndef GEN_PLAN_H
 #define GEN_PLAN_H
 
+#include "gen/cpu/kernels.h"
 #include "gen/model.h"
 
 enum { PLAN_TEXT = 400, PLAN_MAX_TYPES = 64, PLAN_DEFAULT_CONTEXT = 2048 };
@@ -24,6 +25,7 @@ struct plan_ask {
     uint32_t threads;           /* 0: all that are allowed */
     uint32_t context;           /* 0: the model's own */
     uint32_t parallel, replicas;                /* >= 1 */
+    enum kv_type kv_type;
     uint64_t room;              /* bytes of the machine: memory_room() */
     uint64_t limit;             /* bytes that one replica may take; 0: no limit */
 };
@@ -44,8 +46,8 @@ struct plan {
 /* Tokens that a sequence may hold: those asked for, else those the model was trained for. */
 uint32_t plan_context(const struct model_shape *s, uint32_t asked);
 /* Of KV in all layers: of a token, and of a page. */
-uint64_t plan_token_bytes(const struct model_shape *s);
-uint64_t plan_page_bytes(const struct model_shape *s);
+uint64_t plan_token_bytes(const struct model_shape *s, enum kv_type type);
+uint64_t plan_page_bytes(const struct model_shape *s, enum kv_type type);
 /* Pages for `parallel` sequences of `context` tokens. */
 uint64_t plan_pages(uint32_t context, uint32_t parallel);
 /* Pages that an engine takes at most when so many bytes are left. */

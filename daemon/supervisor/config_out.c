@@ -408,6 +408,7 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     json_kstr(&w, "device", g->values[DEFAULTS_device].s);
     PUT_INTS(&w, g, DEFAULTS_context, DEFAULTS_threads, DEFAULTS_parallel, DEFAULTS_queue,
              DEFAULTS_kv_tokens);
+    json_kstr(&w, "kv_type", g->values[DEFAULTS_kv_type].s);
     json_kstr(&w, "template", g->values[DEFAULTS_template].s);
     put_sampling(&w, g);
     json_close(&w, '}');

@@ -115,6 +115,8 @@ static void put_limits(struct json_writer *w, const struct config_group *g)
         json_kstr(w, "cpus", v[DEFAULTS_cpus].s);
     if (v[DEFAULTS_numa_node].i >= 0)
         json_kint(w, "numa_node", v[DEFAULTS_numa_node].i);
+    if (v[DEFAULTS_kv_type].set)
+        json_kstr(w, "kv_type", v[DEFAULTS_kv_type].s);
 }
 
 static void put_model(struct json_writer *w, const struct config_group *g)

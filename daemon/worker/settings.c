@@ -118,6 +118,7 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
         (r = get_texts(model, "aliases", a, &s->aliases, &s->n_aliases, err)) < 0 ||
         (r = get_text(model, "path", true, &s->path, err)) < 0 ||
         (r = get_text(model, "device", false, &s->device, err)) < 0 ||
+        (r = get_text(model, "kv_type", false, &s->kv_type, err)) < 0 ||
         (r = get_text(model, "template", false, &s->chat_template, err)) < 0 ||
         (r = get_u32(model, "replica", 0, &s->replica, err)) < 0 ||
         (r = get_u32(model, "context", 0, &s->context, err)) < 0 ||

@@ -21,7 +21,7 @@ struct settings {
     const char *name;                   /* of the model */
     const char *const *aliases;         /* [n_aliases] */
     size_t n_aliases;
-    const char *path, *device, *chat_template;
+    const char *path, *device, *kv_type, *chat_template;
     struct conv_registry *registry;     /* the built-in chat templates and those that came; NULL: no others came */
     uint32_t replica, context, threads, parallel, queue;
     uint64_t kv_tokens;

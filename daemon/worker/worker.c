@@ -251,7 +251,7 @@ static void *load(void *user)
     const struct engine_config config = {
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
         .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
-        .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .notify = notify, .notify_user = w,
+        .kv_type = w->set.kv_type, .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .notify = notify, .notify_user = w,
         .say = say, .say_user = w,
     };
 

@@ -118,6 +118,13 @@ static inline __m256 load_bf16_half(const uint16_t *p)
 
 static inline v16 v16_load_bf16(const uint16_t *p) { return EACH_HALF(load_bf16_half(p), load_bf16_half(p + 8)); }
 
+static inline __m256 load_i8_half(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+static inline v16 v16_load_i8(const int8_t *p) { return EACH_HALF(load_i8_half(p), load_i8_half(p + 8)); }
+
 /* Rounds to int8, returns their sum. */
 static inline int32_t v16_to_i8(v16 v, int8_t *out)
 {

@@ -55,6 +55,11 @@ static inline v16 v16_load_bf16(const uint16_t *p)
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 
+static inline v16 v16_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
 /* Rounds to int8, returns their sum. */
 static inline int32_t v16_to_i8(v16 v, int8_t *out)
 {

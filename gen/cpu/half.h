@@ -47,4 +47,24 @@ static inline uint16_t f16_of_f32(float f)
 
 static inline float bf16_to_f32(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 
+/* A NaN is made quiet, so that its rounding does not reach the exponent. */
+static inline uint16_t bf16_of_f32(float f)
+{
+    const uint32_t bits = bits_of_float(f);
+
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* The scale that KV_Q8 keeps for 16 numbers of which the greatest is `max`, and what they are multiplied by. Rounded
+ * to bf16 it is off by a 512th at most: the greatest still rounds to 127. A NaN gives the one NaN; by is 0 where all become 0. */
+static inline uint16_t kv_q8_scale(float max, float *ret_by)
+{
+    const uint16_t scale = max == max ? bf16_of_f32(max / 127.0f) : 0x7fc0;
+
+    *ret_by = max > 1e-34f ? 1.0f / bf16_to_f32(scale) : 0;
+    return scale;
+}
+
 #endif

@@ -58,7 +58,7 @@ struct mul {
     size_t at;
 };
 
-/* How keys and values are kept, and where those of one layer and head are. */
+/* How keys and values are kept, and where those of one layer and head are. What a page holds of a head is in gen/kv.h. */
 enum kv_type { KV_F16, KV_BF16, KV_Q8, KV_TYPES };
 struct kv_view {
     enum kv_type type;
@@ -66,12 +66,23 @@ struct kv_view {
     size_t page_stride;         /* bytes from page to page */
 };
 
+/* Of the elements of K, or of V, that a page has of one head; in KV_Q8 their scales lie behind them. */
+static inline size_t kv_elements_bytes(enum kv_type type, uint32_t head_dim)
+{
+    return (size_t)head_dim * KERNEL_PAGE * (type == KV_Q8 ? 1 : 2);
+}
+
+/* With the scales: where V begins. */
+static inline size_t kv_half_bytes(enum kv_type type, uint32_t head_dim)
+{
+    return kv_elements_bytes(type, head_dim) + (type == KV_Q8 ? 2 * (size_t)head_dim : 0);
+}
+
 /* Attention of the query heads that share one key/value head over one span. */
 struct attend {
     const float *q;             /* [n_q][head_dim] */
     uint32_t n_q, head_dim;
-    const uint16_t *kv;         /* page 0 of this layer and head: K[head_dim][16], V[16][head_dim] */
-    size_t page_stride;         /* from page to page, in halves */
+    struct kv_view kv;          /* this layer and head */
     const uint32_t *pages;      /* of the span */
     uint32_t n;                 /* positions, 1 to KERNEL_SPAN */
     uint32_t skip;              /* of these, at the front, that are not seen: below n and KERNEL_PAGE */
@@ -102,7 +113,9 @@ struct kernels {
     /* Rotates pairs of neighbours; c and s as rope tables of model.c: one entry
      * an element, s with its sign. n a multiple of 16. */
     void (*rope)(float *x, const float *c, const float *s, uint32_t n);
-    void (*to_f16)(const float *x, uint32_t n, uint16_t *out);
+    /* 16 dimensions of a key, or of a value, from `at` on, to position `pos` of 16 in a page of their head. */
+    void (*put_k[KV_TYPES])(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x);
+    void (*put_v[KV_TYPES])(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x);
 };
 
 /* The table called `name`, or NULL or "": what $FASTCHAT_ISA says, else the

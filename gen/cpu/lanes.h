@@ -9,6 +9,7 @@
  *
  * Every loop over a constant is unrolled, so arrays of v16 are registers.
  */
+#include "gen/cpu/half.h"
 #include "gen/cpu/kernels.h"
 
 #include <math.h>
@@ -144,28 +145,68 @@ DEFINE_MUL(bf16, V16_TILE, FLOAT_TILE_bf16)
 
 /* ---- attention ------------------------------------------------------- */
 
-/* Scores of one page: dimension i of 16 positions is one load, shared by the
- * heads; two sums each hide latency. V is fetched meanwhile. */
-INLINE void score_page(const struct attend *a, const float *q, const uint16_t *k, const int heads,
-                       float *p)
+/* Sixteen elements of a page of keys or values, from element `i` on, without the scale of KV_Q8. */
+INLINE v16 load_kv(const enum kv_type type, const uint8_t *p, size_t i)
 {
-    const uint32_t hd = a->head_dim;
-    const char *v = (const char *)(k + (size_t)hd * PAGE);
-    v16 even[V16_HEADS], odd[V16_HEADS];
+    return type == KV_F16    ? v16_load_f16((const uint16_t *)p + i)
+           : type == KV_BF16 ? v16_load_bf16((const uint16_t *)p + i)
+                             : v16_load_i8((const int8_t *)p + i);
+}
 
-    UNROLL for (int h = 0; h < heads; h++)
-        even[h] = odd[h] = v16_set1(0);
-    for (uint32_t i = 0; i < hd; i += 2) {
-        const v16 k0 = v16_load_f16(k + (size_t)i * PAGE), k1 = v16_load_f16(k + (size_t)(i + 1) * PAGE);
+/* Of 16 positions, for 16 dimensions from `at` on. */
+INLINE v16 load_scales(const uint8_t *half, uint32_t head_dim, uint32_t at)
+{
+    return v16_load_bf16((const uint16_t *)(half + kv_elements_bytes(KV_Q8, head_dim)) + at);
+}
 
-        prefetch(v + i * 2 * PAGE);
+INLINE const uint8_t *page_at(const struct attend *a, uint32_t t)
+{
+    return a->kv.page + a->pages[t / PAGE] * a->kv.page_stride;
+}
+
+/* Adds `n` dimensions of 16 positions, from `at` on: dimension i is one load, shared by the heads. V is fetched meanwhile. */
+INLINE void score_dims(const enum kv_type type, const float *q, uint32_t hd, const uint8_t *k, uint32_t at, uint32_t n,
+                       const int heads, v16 *even, v16 *odd)
+{
+    const size_t half = kv_half_bytes(type, hd), dim = kv_elements_bytes(type, 1);
+
+    for (uint32_t i = at; i < at + n; i += 2) {
+        const v16 k0 = load_kv(type, k, (size_t)i * PAGE), k1 = load_kv(type, k, (size_t)(i + 1) * PAGE);
+
+        if (i * dim % 64 == 0)
+            prefetch(k + half + i * dim);
         UNROLL for (int h = 0; h < heads; h++) {
             even[h] = v16_fma(k0, v16_set1(q[(size_t)h * hd + i]), even[h]);
             odd[h] = v16_fma(k1, v16_set1(q[(size_t)h * hd + i + 1]), odd[h]);
         }
     }
+}
+
+/* Scores of one page; two sums each hide latency. */
+INLINE void score_page(const struct attend *a, const enum kv_type type, const float *q, const uint8_t *k, const int heads,
+                       float *p)
+{
+    const uint32_t hd = a->head_dim;
+    v16 even[V16_HEADS], odd[V16_HEADS], score[V16_HEADS];
+
     UNROLL for (int h = 0; h < heads; h++)
-        v16_store(p + h * KERNEL_SPAN, v16_mul(v16_add(even[h], odd[h]), v16_set1(a->scale)));
+        even[h] = odd[h] = score[h] = v16_set1(0);
+    if (type == KV_Q8) {
+        for (uint32_t at = 0; at < hd; at += L) {
+            score_dims(type, q, hd, k, at, L, heads, even, odd);
+            UNROLL for (int h = 0; h < heads; h++) {
+                score[h] = v16_fma(load_scales(k, hd, at), v16_add(even[h], odd[h]), score[h]);
+                even[h] = odd[h] = v16_set1(0);
+            }
+        }
+        prefetch(k + kv_half_bytes(type, hd) + kv_elements_bytes(type, hd));
+    } else {
+        score_dims(type, q, hd, k, 0, hd, heads, even, odd);
+        UNROLL for (int h = 0; h < heads; h++)
+            score[h] = v16_add(even[h], odd[h]);
+    }
+    UNROLL for (int h = 0; h < heads; h++)
+        v16_store(p + h * KERNEL_SPAN, v16_mul(score[h], v16_set1(a->scale)));
 }
 
 /* Scores to exponentials less their maximum; what lies behind n is not there, nor what is skipped. */
@@ -194,26 +235,34 @@ static void soften(const struct attend *a, float *p, float *ret_max, float *ret_
     *ret_sum = v16_reduce_add(sum);
 }
 
-/* dims * 16 dimensions of the output, from `at` on. */
-INLINE void weigh(const struct attend *a, float *o, uint32_t at, const int heads, const int dims,
+/* dims * 16 dimensions of the output, from `at` on. The scales of KV_Q8 are of a position: they go into its weight. */
+INLINE void weigh(const struct attend *a, const enum kv_type type, float *o, uint32_t at, const int heads, const int dims,
                   const float *p)
 {
     const uint32_t hd = a->head_dim;
     v16 sum[V16_HEADS][V16_DIMS];
+    float scaled[V16_HEADS][V16_DIMS][PAGE];
 
     UNROLL for (int h = 0; h < heads; h++)
         UNROLL for (int d = 0; d < dims; d++)
             sum[h][d] = v16_set1(0);
     for (uint32_t t0 = 0, skip = a->skip; t0 < a->n; t0 += PAGE, skip = 0) {
-        const uint16_t *v = a->kv + a->pages[t0 / PAGE] * a->page_stride + (size_t)hd * (PAGE + skip) + at;
+        const uint8_t *v = page_at(a, t0) + kv_half_bytes(type, hd);
         const uint32_t n = a->n - t0 < PAGE ? a->n - t0 : PAGE;
 
-        for (uint32_t t = skip; t < n; t++, v += hd)
+        if (type == KV_Q8)
             UNROLL for (int d = 0; d < dims; d++) {
-                const v16 x = v16_load_f16(v + d * L);
+                const v16 s = load_scales(v, hd, at + d * L);
 
                 UNROLL for (int h = 0; h < heads; h++)
-                    sum[h][d] = v16_fma(x, v16_set1(p[h * KERNEL_SPAN + t0 + t]), sum[h][d]);
+                    v16_store(scaled[h][d], v16_mul(s, v16_load(p + h * KERNEL_SPAN + t0)));
+            }
+        for (uint32_t t = skip; t < n; t++)
+            UNROLL for (int d = 0; d < dims; d++) {
+                const v16 x = load_kv(type, v, (size_t)t * hd + at + d * L);
+
+                UNROLL for (int h = 0; h < heads; h++)
+                    sum[h][d] = v16_fma(x, v16_set1(type == KV_Q8 ? scaled[h][d][t] : p[h * KERNEL_SPAN + t0 + t]), sum[h][d]);
             }
     }
     UNROLL for (int h = 0; h < heads; h++)
@@ -221,7 +270,7 @@ INLINE void weigh(const struct attend *a, float *o, uint32_t at, const int heads
             v16_store(o + (size_t)h * hd + at + d * L, sum[h][d]);
 }
 
-INLINE void attend_heads(const struct attend *a, uint32_t first, const int heads)
+INLINE void attend_heads(const struct attend *a, const enum kv_type type, uint32_t first, const int heads)
 {
     const uint32_t hd = a->head_dim;
     float p[V16_HEADS * KERNEL_SPAN] __attribute__((aligned(64)));
@@ -229,23 +278,34 @@ INLINE void attend_heads(const struct attend *a, uint32_t first, const int heads
     uint32_t at = 0, t = 0;
 
     do {
-        score_page(a, a->q + (size_t)first * hd, a->kv + a->pages[t / PAGE] * a->page_stride, heads,
-                   p + t);
+        score_page(a, type, a->q + (size_t)first * hd, page_at(a, t), heads, p + t);
         t += PAGE;
     } while (t < a->n);
     for (int h = 0; h < heads; h++)
         soften(a, p + h * KERNEL_SPAN, &a->max[first + h], &a->sum[first + h]);
     for (; at + V16_DIMS * L <= hd; at += V16_DIMS * L)
-        weigh(a, o, at, heads, V16_DIMS, p);
+        weigh(a, type, o, at, heads, V16_DIMS, p);
     for (; at < hd; at += L)
-        weigh(a, o, at, heads, 1, p);
+        weigh(a, type, o, at, heads, 1, p);
 }
+
+#define DEFINE_ATTEND(type)                                                                        \
+    static void attend_##type(const struct attend *a) { TILES(a->n_q, V16_HEADS, ATTEND_##type) }
+#define ATTEND_f16(n) attend_heads(a, KV_F16, row, n)
+#define ATTEND_bf16(n) attend_heads(a, KV_BF16, row, n)
+#define ATTEND_q8(n) attend_heads(a, KV_Q8, row, n)
+DEFINE_ATTEND(f16)
+DEFINE_ATTEND(bf16)
+DEFINE_ATTEND(q8)
 
 static void attend(const struct attend *a)
 {
-#define ATTEND_HEADS(n) attend_heads(a, row, n)
-    TILES(a->n_q, V16_HEADS, ATTEND_HEADS)
-#undef ATTEND_HEADS
+    switch (a->kv.type) {
+    case KV_F16: attend_f16(a); break;
+    case KV_BF16: attend_bf16(a); break;
+    case KV_Q8: attend_q8(a); break;
+    case KV_TYPES: break;
+    }
 }
 
 static void fold(float *max, float *sum, float *o, const float *b_max, const float *b_sum,
@@ -334,10 +394,68 @@ static void rope(float *x, const float *c, const float *s, uint32_t n)
     }
 }
 
-static void to_f16(const float *x, uint32_t n, uint16_t *out)
+/* ---- keys and values -------------------------------------------------- */
+
+static void put_v_f16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
 {
-    for (uint32_t i = 0; i < n; i += L)
-        v16_store_f16(out + i, v16_load(x + i));
+    v16_store_f16((uint16_t *)(page + kv_half_bytes(KV_F16, head_dim)) + (size_t)pos * head_dim + at, v16_load(x));
+}
+
+static void put_k_f16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    uint16_t half[L], *k = (uint16_t *)page + (size_t)at * PAGE + pos;
+
+    (void)head_dim;
+    v16_store_f16(half, v16_load(x));
+    for (int i = 0; i < L; i++)
+        k[i * PAGE] = half[i];
+}
+
+static void put_v_bf16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    uint16_t *v = (uint16_t *)(page + kv_half_bytes(KV_BF16, head_dim)) + (size_t)pos * head_dim + at;
+
+    for (int i = 0; i < L; i++)
+        v[i] = bf16_of_f32(x[i]);
+}
+
+static void put_k_bf16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    uint16_t *k = (uint16_t *)page + (size_t)at * PAGE + pos;
+
+    (void)head_dim;
+    for (int i = 0; i < L; i++)
+        k[i * PAGE] = bf16_of_f32(x[i]);
+}
+
+/* Sixteen numbers as int8 and the scale of all. Where one is not finite, the scale is a NaN. */
+INLINE void put_q8(uint8_t *half, uint32_t head_dim, uint32_t pos, uint32_t at, v16 x, int8_t *q)
+{
+    const float nan = v16_reduce_add(v16_mul(x, v16_set1(0)));
+    float by;
+
+    ((uint16_t *)(half + kv_elements_bytes(KV_Q8, head_dim)))[at + pos] =
+        kv_q8_scale(isnan(nan) ? nan : v16_reduce_max(v16_abs(x)), &by);
+    if (by > 0)
+        v16_to_i8(v16_mul(x, v16_set1(by)), q);
+    else
+        memset(q, 0, L);
+}
+
+static void put_v_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    uint8_t *v = page + kv_half_bytes(KV_Q8, head_dim);
+
+    put_q8(v, head_dim, pos, at, v16_load(x), (int8_t *)v + (size_t)pos * head_dim + at);
+}
+
+static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    int8_t q[L], *k = (int8_t *)page + (size_t)at * PAGE + pos;
+
+    put_q8(page, head_dim, pos, at, v16_load(x), q);
+    for (int i = 0; i < L; i++)
+        k[i * PAGE] = q[i];
 }
 
 #define KERNELS_TABLE(isa)                                                                         \
@@ -358,5 +476,6 @@ static void to_f16(const float *x, uint32_t n, uint16_t *out)
         .gelu_tanh_mul = gelu_tanh_mul,                                                            \
         .softcap = softcap,                                                                        \
         .rope = rope,                                                                              \
-        .to_f16 = to_f16,                                                                          \
+        .put_k = { put_k_f16, put_k_bf16, put_k_q8 },                                              \
+        .put_v = { put_v_f16, put_v_bf16, put_v_q8 },                                              \
     }

@@ -5,6 +5,7 @@
 #include "gen/cpu/pack.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 enum { L = KERNEL_LANES };
 
@@ -125,6 +126,35 @@ static void softcap(float *x, float cap, uint32_t n)
         x[i] = cap * tanhf(x[i] / cap);
 }
 
+/* ---- keys and values -------------------------------------------------- */
+
+/* Element `i` of K or V, and in KV_Q8 the scale of its 16 dimensions, at this position. */
+static float kv_get(enum kv_type type, uint32_t head_dim, const uint8_t *half, size_t i, uint32_t dim, uint32_t pos)
+{
+    const uint16_t *scales = (const uint16_t *)(half + kv_elements_bytes(KV_Q8, head_dim));
+
+    if (type == KV_Q8)
+        return bf16_to_f32(scales[dim / L * KERNEL_PAGE + pos]) * (float)(int8_t)half[i];
+    return (type == KV_F16 ? f16_to_f32 : bf16_to_f32)(((const uint16_t *)half)[i]);
+}
+
+static float kv_get_k(const struct attend *a, uint32_t t, uint32_t dim)
+{
+    const uint8_t *page = a->kv.page + a->pages[t / KERNEL_PAGE] * a->kv.page_stride;
+    const uint32_t pos = t % KERNEL_PAGE;
+
+    return kv_get(a->kv.type, a->head_dim, page, (size_t)dim * KERNEL_PAGE + pos, dim, pos);
+}
+
+static float kv_get_v(const struct attend *a, uint32_t t, uint32_t dim)
+{
+    const uint8_t *page = a->kv.page + a->pages[t / KERNEL_PAGE] * a->kv.page_stride;
+    const uint32_t pos = t % KERNEL_PAGE;
+
+    return kv_get(a->kv.type, a->head_dim, page + kv_half_bytes(a->kv.type, a->head_dim),
+                  (size_t)pos * a->head_dim + dim, dim, pos);
+}
+
 static void attend(const struct attend *a)
 {
     const uint32_t hd = a->head_dim;
@@ -134,11 +164,10 @@ static void attend(const struct attend *a)
         float p[KERNEL_SPAN], max = -INFINITY, sum = 0, *o = a->o + (size_t)h * hd;
 
         for (uint32_t t = a->skip; t < a->n; t++) {
-            const uint16_t *k = a->kv + a->pages[t / KERNEL_PAGE] * a->page_stride + t % KERNEL_PAGE;
             float score = 0;
 
             for (uint32_t i = 0; i < hd; i++)
-                score += q[i] * f16_to_f32(k[(size_t)i * KERNEL_PAGE]);
+                score += q[i] * kv_get_k(a, t, i);
             p[t] = score * a->scale;
             if (a->softcap > 0)
                 softcap(&p[t], a->softcap, 1);
@@ -147,17 +176,71 @@ static void attend(const struct attend *a)
         for (uint32_t i = 0; i < hd; i++)
             o[i] = 0;
         for (uint32_t t = a->skip; t < a->n; t++) {
-            const uint16_t *v = a->kv + a->pages[t / KERNEL_PAGE] * a->page_stride +
-                                (size_t)hd * (KERNEL_PAGE + t % KERNEL_PAGE);
             float e = expf(p[t] - max);
 
             sum += e;
             for (uint32_t i = 0; i < hd; i++)
-                o[i] += e * f16_to_f32(v[i]);
+                o[i] += e * kv_get_v(a, t, i);
         }
         a->max[h] = max;
         a->sum[h] = sum;
     }
+}
+
+static void put_halves(uint16_t (*of)(float), const float *x, uint16_t *out, size_t step)
+{
+    for (int i = 0; i < L; i++)
+        out[i * step] = of(x[i]);
+}
+
+static void put_k_f16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    (void)head_dim;
+    put_halves(f16_of_f32, x, (uint16_t *)page + (size_t)at * KERNEL_PAGE + pos, KERNEL_PAGE);
+}
+
+static void put_k_bf16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    (void)head_dim;
+    put_halves(bf16_of_f32, x, (uint16_t *)page + (size_t)at * KERNEL_PAGE + pos, KERNEL_PAGE);
+}
+
+static void put_v_f16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    put_halves(f16_of_f32, x, (uint16_t *)(page + kv_half_bytes(KV_F16, head_dim)) + (size_t)pos * head_dim + at, 1);
+}
+
+static void put_v_bf16(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    put_halves(bf16_of_f32, x, (uint16_t *)(page + kv_half_bytes(KV_BF16, head_dim)) + (size_t)pos * head_dim + at, 1);
+}
+
+/* Where one number is not finite none of its 16 are, as the scale is a NaN. */
+static void put_q8(uint8_t *half, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x, int8_t *out, size_t step)
+{
+    uint16_t *scale = (uint16_t *)(half + kv_elements_bytes(KV_Q8, head_dim)) + (size_t)(at / L) * KERNEL_PAGE + pos;
+    bool finite = true;
+    float max = 0, by;
+
+    for (int i = 0; i < L; i++) {
+        finite = finite && isfinite(x[i]);
+        max = fmaxf(max, fabsf(x[i]));
+    }
+    *scale = kv_q8_scale(finite ? max : NAN, &by);
+    for (int i = 0; i < L; i++)
+        out[i * step] = by > 0 ? (int8_t)lrintf(x[i] * by) : 0;
+}
+
+static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    put_q8(page, head_dim, pos, at, x, (int8_t *)page + (size_t)at * KERNEL_PAGE + pos, KERNEL_PAGE);
+}
+
+static void put_v_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x)
+{
+    uint8_t *v = page + kv_half_bytes(KV_Q8, head_dim);
+
+    put_q8(v, head_dim, pos, at, x, (int8_t *)v + (size_t)pos * head_dim + at, 1);
 }
 
 static void fold(float *max, float *sum, float *o, const float *b_max, const float *b_sum,
@@ -242,11 +325,6 @@ static void rope(float *x, const float *c, const float *s, uint32_t n)
     }
 }
 
-static void to_f16(const float *x, uint32_t n, uint16_t *out)
-{
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = f16_of_f32(x[i]);
-}
 
 const struct kernels kernels_scalar = {
     .name = "scalar",
@@ -264,5 +342,6 @@ const struct kernels kernels_scalar = {
     .gelu_tanh_mul = gelu_tanh_mul,
     .softcap = softcap,
     .rope = rope,
-    .to_f16 = to_f16,
+    .put_k = { put_k_f16, put_k_bf16, put_k_q8 },
+    .put_v = { put_v_f16, put_v_bf16, put_v_q8 },
 };

@@ -638,6 +638,9 @@ Test(engine, what_can_not_be_opened_is_refused_by_name)
     config = tiny;
     config.parallel = 0;
     open_fails(config, -EINVAL, "0 sequences at once");
+    config = tiny;
+    config.kv_type = "q4";
+    open_fails(config, -EINVAL, "keys and values as 'q4' are not known: there are f16, bf16 and q8");
     tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ messages }}\n{% if %}" });
     config = tiny;
     config.chat_template = "auto";

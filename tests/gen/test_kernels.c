@@ -274,33 +274,6 @@ Test(kernels, activations_are_quantised_alike_everywhere)
         }
 }
 
-Test(kernels, halves_are_rounded_alike_everywhere)
-{
-    for (size_t i = 0; kernels_at(i); i++)
-        for (uint32_t bits = 0; bits < 0x10000; bits += KERNEL_LANES) {
-            float x[3 * KERNEL_LANES];
-            uint16_t want[3 * KERNEL_LANES], got[3 * KERNEL_LANES];
-
-            for (uint32_t j = 0; j < KERNEL_LANES; j++) {
-                const float f = f16_to_f32((uint16_t)(bits + j));
-
-                x[j] = f;
-                x[KERNEL_LANES + j] = f * (1 + (float)(random_bits() % 1024) / 1048576);
-                x[2 * KERNEL_LANES + j] = float_of_bits(random_bits() << 1 | (j & 1));
-            }
-            kernels_scalar.to_f16(x, 3 * KERNEL_LANES, want);
-            kernels_at(i)->to_f16(x, 3 * KERNEL_LANES, got);
-            for (int j = 0; j < 3 * KERNEL_LANES; j++)
-                if (!isnan(x[j]))
-                    cr_assert(eq(u16, got[j], want[j]), "%a", (double)x[j]);
-                else
-                    cr_assert(gt(u16, got[j] & 0x7fff, 0x7c00));
-            for (uint32_t j = 0; j < KERNEL_LANES; j++)
-                if (!isnan(x[j]))
-                    cr_assert(eq(u16, want[j], bits + j));
-        }
-}
-
 static void expect_close(const char *what, const struct kernels *k, const float *a, const float *b, uint32_t n,
                          double by)
 {
@@ -371,65 +344,6 @@ Test(kernels, what_is_not_a_number_stays_visible)
     }
 }
 
-/* ---- attention ------------------------------------------------------- */
-
-enum { HEAD = 80, QUERIES = 7, PAGES = KERNEL_SPAN / KERNEL_PAGE };
-
-Test(kernels, attention_over_any_number_of_positions_is_close_to_the_scalar_twin)
-{
-    const size_t stride = 2 * HEAD * KERNEL_PAGE + 32;
-    static uint16_t kv[PAGES * (2 * HEAD * KERNEL_PAGE + 32)];
-    static float q[QUERIES * HEAD], o[2][QUERIES * HEAD], max[2][QUERIES], sum[2][QUERIES];
-    const uint32_t pages[PAGES] = { 3, 1, 7, 0, 2, 6, 5, 4 };
-
-    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
-        kv[i] = f16_of_f32(random_float());
-    for (int i = 0; i < QUERIES * HEAD; i++)
-        q[i] = 3 * random_float();
-    for (uint32_t n = 1; n <= KERNEL_SPAN; n++) {
-        struct attend a = { .q = q, .n_q = 1 + n % QUERIES, .head_dim = n % 3 ? HEAD : 64, .kv = kv,
-                            .page_stride = stride, .pages = pages, .n = n, .scale = 0.2f,
-                            .skip = n % 4 ? 0 : n % (n < KERNEL_PAGE ? n : KERNEL_PAGE), .softcap = n % 5 ? 0 : 1.5f };
-
-        /* What lies behind n in its page must not matter. */
-        kv[pages[(n - 1) / KERNEL_PAGE] * stride + (n - 1) % KERNEL_PAGE] = f16_of_f32(2);
-        a.max = max[0], a.sum = sum[0], a.o = o[0];
-        kernels_scalar.attend(&a);
-        for (size_t i = 0; kernels_at(i); i++) {
-            a.max = max[1], a.sum = sum[1], a.o = o[1];
-            kernels_at(i)->attend(&a);
-            expect_close("max", kernels_at(i), max[1], max[0], a.n_q, 1e-5);
-            expect_close("sum", kernels_at(i), sum[1], sum[0], a.n_q, 1e-5);
-            expect_close("o", kernels_at(i), o[1], o[0], a.n_q * a.head_dim, 1e-5);
-        }
-    }
-}
-
-Test(kernels, attention_does_not_see_positions_that_are_not_there)
-{
-    const uint32_t page = 0;
-    static uint16_t kv[2 * 16 * KERNEL_PAGE];
-    float q[16], o[16], max, sum;
-
-    for (int i = 0; i < 16; i++)
-        q[i] = 1;
-    for (int i = 0; i < 2 * 16 * KERNEL_PAGE; i++)
-        kv[i] = 0x7e00;                             /* NaN: nothing was ever written */
-    for (int i = 0; i < 16; i++)
-        for (int t = 0; t < 2; t++) {
-            kv[i * KERNEL_PAGE + t] = f16_of_f32(0.5f);
-            kv[16 * KERNEL_PAGE + t * 16 + i] = f16_of_f32((float)t);
-        }
-    for (size_t i = 0; kernels_at(i); i++) {
-        kernels_at(i)->attend(&(struct attend){ .q = q, .n_q = 1, .head_dim = 16, .kv = kv, .page_stride = 512,
-                                                .pages = &page, .n = 2, .scale = 1, .max = &max, .sum = &sum,
-                                                .o = o });
-        cr_expect(eq(flt, max, 8));
-        cr_expect(eq(flt, sum, 2));
-        cr_expect(eq(flt, o[5], 1));
-    }
-}
-
 /* Gemma's two own pieces against the definition, in double precision. */
 Test(kernels, gelu_and_the_soft_cap_are_what_their_definitions_say)
 {
@@ -449,30 +363,6 @@ Test(kernels, gelu_and_the_soft_cap_are_what_their_definitions_say)
             cr_expect(le(dbl, fabs((double)gelu[j] - v / 2 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)))), 2e-6));
             cr_expect(le(dbl, fabs((double)cap[j] - 3 * tanh(v / 3)), 2e-6));
         }
-    }
-}
-
-/* What a window leaves out is as if it were not in the cache. */
-Test(kernels, attention_does_not_see_positions_that_are_skipped)
-{
-    const uint32_t page = 0;
-    static uint16_t kv[2 * 16 * KERNEL_PAGE];
-    float q[16], o[16], max, sum;
-
-    for (int i = 0; i < 16; i++)
-        q[i] = 1;
-    for (int i = 0; i < 16; i++)
-        for (int t = 0; t < KERNEL_PAGE; t++) {
-            kv[i * KERNEL_PAGE + t] = t < 3 ? 0x7e00 : f16_of_f32(0.5f);
-            kv[16 * KERNEL_PAGE + t * 16 + i] = t < 3 ? 0x7e00 : f16_of_f32((float)t);
-        }
-    for (size_t i = 0; kernels_at(i); i++) {
-        kernels_at(i)->attend(&(struct attend){ .q = q, .n_q = 1, .head_dim = 16, .kv = kv, .page_stride = 512,
-                                                .pages = &page, .n = 5, .skip = 3, .scale = 1, .max = &max,
-                                                .sum = &sum, .o = o });
-        cr_expect(eq(flt, max, 8));
-        cr_expect(eq(flt, sum, 2));
-        cr_expect(eq(flt, o[5], 7));
     }
 }
 

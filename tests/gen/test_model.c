@@ -30,10 +30,12 @@ struct bed {
     uint32_t pages[SEQUENCES][PAGES];
 };
 
+static enum kv_type kv_kept;       /* what beds keep keys and values as */
+
 static void bed_open_kv(struct bed *b)
 {
     const struct model_shape *s = model_shape(b->model);
-    struct kv_shape shape = { s->n_layers, s->n_kv_heads, s->head_dim, SEQUENCES * PAGES };
+    struct kv_shape shape = { s->n_layers, s->n_kv_heads, s->head_dim, SEQUENCES * PAGES, kv_kept };
 
     cr_assert(zero(int, kv_open(&shape, &b->kv, NULL)));
     /* Pages of the sequences lie between one another. */
@@ -219,6 +221,23 @@ Test(model, widths_that_are_no_whole_blocks_are_padded)
         cr_expect(lt(dbl, worst_error(&tiny, kernels_at(i)->name), 4e-3));
 }
 
+/* With exact weights, so that little else is lost. */
+Test(model, what_keys_and_values_are_kept_as_costs_what_their_digits_say)
+{
+    static const double bounds[KV_TYPES] = { [KV_F16] = 2e-3, [KV_BF16] = 1e-2, [KV_Q8] = 2.5e-2 };
+
+    for (size_t i = 0; kernels_at(i); i++)
+        for (kv_kept = 0; kv_kept < KV_TYPES; kv_kept++) {
+            struct tiny_model tiny = tiny_model_default, broad = wide;
+            double error;
+
+            tiny.types[0] = broad.types[0] = GGML_F32;
+            error = fmax(worst_error(&tiny, kernels_at(i)->name), worst_error_of(&broad, kernels_at(i)->name, 2));
+            printf("%s, %s: %.2g of the spread of the logits at worst\n", kernels_at(i)->name, kv_type_name(kv_kept), error);
+            cr_expect(lt(dbl, error, bounds[kv_kept]), "%s %s: %g", kernels_at(i)->name, kv_type_name(kv_kept), error);
+        }
+}
+
 /* ---- bit by bit ------------------------------------------------------ */
 
 static float whole[LONG][VOCAB], other[LONG][VOCAB], third[SEQUENCES][LONG][VOCAB];
@@ -266,6 +285,17 @@ Test(model, a_row_is_the_same_to_the_bit_for_any_number_of_rows_and_threads)
             tiny.types[0] = types[t];
             if (i > 0 || t == 0)                    /* plain C is slow: one type is enough */
                 all_ways_agree(&tiny, kernels_at(i)->name, i == 1 && t == 0 ? 3 : 2);
+        }
+}
+
+Test(model, a_row_is_the_same_whatever_keys_and_values_are_kept_as)
+{
+    for (size_t i = 1; kernels_at(i); i++)
+        for (kv_kept = KV_BF16; kv_kept < KV_TYPES; kv_kept++) {
+            struct tiny_model tiny = tiny_model_default;
+
+            tiny.types[0] = GGML_Q4_1;
+            all_ways_agree(&tiny, kernels_at(i)->name, 2);
         }
 }
 

@@ -56,15 +56,19 @@ static uint64_t room_for(const struct plan *p, uint64_t pages) { return p->fixed
 
 static void hear(void *user, const char *text) { snprintf(user, 2 * PLAN_TEXT, "%s", text); }
 
-static void expect_as_loaded(const char *file, uint32_t context, uint32_t parallel)
+static void expect_as_loaded(const char *file, uint32_t context, uint32_t parallel, enum kv_type kv_type)
 {
-    const struct plan p = plan_of(file, ample(context, parallel));
     char heard[2 * PLAN_TEXT] = "", line[2 * PLAN_TEXT];
+    struct plan_ask ask = ample(context, parallel);
     struct err err = { 0 };
+    struct plan p;
     PLAY_BOX box;
 
+    ask.kv_type = kv_type;
+    p = plan_of(file, ask);
     cr_assert(zero(int, play_open(&box, (struct engine_config){
-        .path = file, .context = context, .parallel = parallel, .threads = 2, .chat_template = "auto", .say = hear, .say_user = heard,
+        .path = file, .context = context, .parallel = parallel, .threads = 2, .kv_type = kv_type_name(kv_type),
+        .chat_template = "auto", .say = hear, .say_user = heard,
     }, &err)), "%s", err_text(&err));
     plan_line(&p, line);
     cr_expect(eq(int, strncmp(heard, line, strcspn(line, ":")), 0), "an engine says its plan before it loads: \"%s\"", heard);
@@ -75,9 +79,19 @@ static void expect_as_loaded(const char *file, uint32_t context, uint32_t parall
     cr_expect(eq(int, p.verdict, PLAN_FITS));
 }
 
-Test(plan, its_figures_are_those_of_an_engine) { expect_as_loaded(path, 512, 3); }
+Test(plan, its_figures_are_those_of_an_engine) { expect_as_loaded(path, 512, 3, KV_F16); }
 
-Test(plan, a_context_that_nobody_asked_for_is_the_models_own) { expect_as_loaded(path, 0, 2); }
+Test(plan, its_figures_are_those_of_an_engine_with_keys_and_values_in_8_bits)
+{
+    struct plan_ask ask = ample(512, 3);
+    const uint64_t halves = plan_of(path, ask).kv_bytes;
+
+    ask.kv_type = KV_Q8;
+    cr_expect(eq(u64, plan_of(path, ask).kv_bytes, halves / 16 * 9));
+    expect_as_loaded(path, 512, 3, KV_Q8);
+}
+
+Test(plan, a_context_that_nobody_asked_for_is_the_models_own) { expect_as_loaded(path, 0, 2, KV_F16); }
 
 Test(plan, its_figures_are_those_of_an_engine_with_the_default_model)
 {
@@ -93,7 +107,7 @@ Test(plan, its_figures_are_those_of_an_engine_with_the_default_model)
         cr_assert(not(ci && strcmp(ci, "true") == 0), "the model is not there: %s", real);
         cr_skip_test("the model is not there: %s (./quickstart fetches it)", real);
     }
-    expect_as_loaded(real, 512, 4);
+    expect_as_loaded(real, 512, 4, KV_F16);
 }
 
 Test(plan, scratch_and_weights_are_counted_as_they_are_taken)
