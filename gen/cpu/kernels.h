@@ -1,7 +1,7 @@
 /* kernels.h - the inner loops, one table of them for each instruction set.
  *
  * A table is a translation unit with compiler flags of its own (scalar.c,
- * avx2.c, avx512vnni.c); which one runs is chosen once. scalar.c is plain C and
+ * avx2.c, vnni.c, amx.c); which one runs is chosen once. scalar.c is plain C and
  * the twin that the others are tested against.
  *
  * Weights are packed 16 rows at a time (pack.h), one row a lane, so that no
@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 struct err;
+struct prompt_kernels;
 
 enum {
     KERNEL_LANES = 16,          /* rows of a group */
@@ -116,6 +117,7 @@ struct kernels {
     /* 16 dimensions of a key, or of a value, from `at` on, to position `pos` of 16 in a page of their head. */
     void (*put_k[KV_TYPES])(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x);
     void (*put_v[KV_TYPES])(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at, const float *x);
+    const struct prompt_kernels *prompt;            /* prompt.h; NULL: rows of a prompt are like all others */
 };
 
 /* The table called `name`, or NULL or "": what $FASTCHAT_ISA says, else the

@@ -458,13 +458,14 @@ static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at
         k[i * PAGE] = q[i];
 }
 
-#define KERNELS_TABLE(isa)                                                                         \
+/* quant: in front of the names of products with quantised weights. */
+#define KERNELS_TABLE(isa, quant, prompt_kernels)                                                  \
     extern const struct kernels kernels_##isa;                                                     \
     const struct kernels kernels_##isa = {                                                         \
         .name = #isa,                                                                              \
         .mul = {                                                                                   \
             [MAT_F32] = mul_f32,   [MAT_F16] = mul_f16,   [MAT_BF16] = mul_bf16,                   \
-            [MAT_Q4_0] = mul_q4_0, [MAT_Q4_1] = mul_q4_1, [MAT_Q8_0] = mul_q8_0,                   \
+            [MAT_Q4_0] = quant##_q4_0, [MAT_Q4_1] = quant##_q4_1, [MAT_Q8_0] = quant##_q8_0,       \
         },                                                                                         \
         .attend = attend,                                                                          \
         .fold = fold,                                                                              \
@@ -478,4 +479,5 @@ static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at
         .rope = rope,                                                                              \
         .put_k = { put_k_f16, put_k_bf16, put_k_q8 },                                              \
         .put_v = { put_v_f16, put_v_bf16, put_v_q8 },                                              \
+        .prompt = prompt_kernels,                                                                  \
     }

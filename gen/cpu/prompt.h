@@ -6,7 +6,8 @@
  * its own positions give. So pages that a prompt wrote may be shared by whoever has the same prompt, and what was generated may be
  * computed again, one row at a time or many.
  *
- * bf16 rows are stored as tiles, 32 rows together: [rows / 32][k / 32][2][16 rows][32 columns], what one tile register loads.
+ * bf16 rows are stored as tiles, 32 rows together: [rows / 32][k / 32][2][16 rows][32 columns], what one tile register loads. Sums leave
+ * in the same order, as blocks of 32 rows and 32 columns: [2][2][16 rows][16 columns] of float.
  *
  * Threads  any; prompt_kernels.enter() and leave() on each thread around all others
  * Source   Intel Architecture Instruction Set Extensions Programming Reference, chapter on AMX
@@ -16,7 +17,47 @@
 
 #include "gen/cpu/kernels.h"
 
-enum { PROMPT_ROWS = 32 };      /* rows of a block of tiles */
+#include <stdbool.h>
+
+enum {
+    PROMPT_ROWS = 32,           /* rows of a block of tiles */
+    PROMPT_TILE = 512,          /* elements of a tile of activations */
+    PROMPT_SUMS = 1024,         /* floats of a block of sums */
+    PROMPT_ROOM = 24 << 10,     /* bytes of struct prompt_mul.room */
+};
+
+/* Panels of two groups (32 rows of a weight) times blocks of 32 rows of activations. */
+struct prompt_mul {
+    enum mat_type type;
+    const uint8_t *w;           /* the first group */
+    size_t group_bytes;
+    uint32_t n_groups;          /* an odd last one is a panel with zeros behind it */
+    uint32_t k;
+    const uint16_t *x;          /* tiles, from the first block on */
+    uint32_t n_rows;            /* behind them, up to the end of a block, x is read and the sums mean nothing */
+    float *c;                   /* [panels][blocks][PROMPT_SUMS] */
+    void *room;                 /* PROMPT_ROOM bytes, aligned to 64 */
+};
+
+/* The sums of one panel on their way out. */
+struct prompt_out {
+    const float *c;             /* [blocks][PROMPT_SUMS] */
+    uint32_t n_rows, n_groups;  /* n_groups 1 or 2 */
+    const float *bias;          /* [n_groups * 16], or NULL */
+    bool add;                   /* to what is in y: the residual stream */
+    float *y;                   /* of the first row and column */
+    size_t y_stride;            /* floats from row to row */
+};
+
+/* Two panels on their way to one column of tiles: act(gate) * up. */
+struct prompt_gate {
+    const float *gate, *up;     /* [blocks][PROMPT_SUMS] */
+    const float *gate_bias, *up_bias;           /* [32], or NULL */
+    uint32_t n_rows;
+    bool gelu;                  /* else SiLU */
+    uint16_t *x;                /* the two tiles of the first block */
+    size_t x_stride;            /* elements from block to block */
+};
 
 /* Attention of up to PROMPT_ROWS neighbouring rows of one sequence, those query heads that share one key/value head. */
 struct prompt_attend {
@@ -31,6 +72,21 @@ struct prompt_attend {
     float *o;                   /* of the first row: [group][head_dim], done: divided by the sum */
     size_t o_stride;
     void *scratch;              /* prompt_kernels.attend_scratch bytes, aligned to 64 */
+};
+
+struct prompt_kernels {
+    /* Tiles are configured, and given back: no other kernels of any table on this thread in between but those below
+     * and those of struct kernels that are not mul. */
+    void (*enter)(void);
+    void (*leave)(void);
+    void (*mul)(const struct prompt_mul *m);
+    void (*out)(const struct prompt_out *o);
+    void (*gate)(const struct prompt_gate *g);
+    /* n floats as elements [at, at + n) of row `row` of a block whose tiles begin at x. */
+    void (*to_tiles)(const float *f, uint32_t n, uint32_t at, uint32_t row, uint16_t *x);
+    /* NULL: prompt rows take attend() of struct kernels, row by row. */
+    void (*attend)(const struct prompt_attend *a);
+    size_t (*attend_scratch)(uint32_t group, uint32_t head_dim);    /* bytes, a multiple of 64 */
 };
 
 #endif

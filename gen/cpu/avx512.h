@@ -1,5 +1,6 @@
-/* AVX-512 with VNNI: vpdpbusd multiplies unsigned weights by signed activations,
- * four columns of sixteen rows at a time, and never saturates.
+/* avx512.h - lanes and products of AVX-512 with VNNI, for the tables that are built on
+ * them: vnni.c and amx.c. vpdpbusd multiplies unsigned weights by signed
+ * activations, four columns of sixteen rows at a time, and never saturates.
  *
  * Offsets of Q4_0 and Q8_0 (8 and 128) go into the start value of the sum, from
  * the activations' own sums. A tile has up to 8 rows; below 4 a second
@@ -191,5 +192,3 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w
 DEFINE_QUANT_MUL(q4_0, TILE)
 DEFINE_QUANT_MUL(q4_1, TILE)
 DEFINE_QUANT_MUL(q8_0, TILE)
-
-KERNELS_TABLE(avx512vnni);
