@@ -1,4 +1,218 @@
-/* AMX: what AVX-512 with VNNI does, and tiles where they pay. */
+/* AMX: what AVX-512 with VNNI does, and tiles where they pay.
+ *
+ * Generated rows, 9 and more: int8 tiles of one block each. Their sums are the exact integers of the VNNI products and are scaled
+ * in the same order, so results are the same bits. Below 9 rows the products of VNNI are as fast.
+ *
+ * A step works on two blocks in four stages, for nothing of a tile's way overlaps by itself: while blocks i are multiplied,
+ * i + 1 are unpacked, the sums of i - 1 stored, those of i - 2 scaled. Rows are cut into tiles of equal height; where they do not
+ * divide evenly the last one begins early and computes some rows again.
+ */
 #include "gen/cpu/avx512.h"
 
-KERNELS_TABLE(amx, mul, NULL);
+#include "gen/cpu/tiles.h"
+
+enum {
+    MIN_ROWS = 9,               /* of int8 tiles */
+    MAX_ROWS = 16,
+    WEIGHTS = B * L,            /* of a block: bytes as int8 */
+    CHUNK = 32,                 /* blocks that are kept unpacked for the next rows: 16 KB */
+};
+
+/* ---- int8 ------------------------------------------------------------ */
+
+/* A type whose blocks are 16 x 32 int8 with a scale and perhaps a minimum each. */
+struct int8_type {
+    uint32_t bytes;             /* of a packed block, on average */
+    void (*unpack)(const uint8_t *group, uint32_t b, uint8_t *out);
+    const uint16_t *(*scales)(const uint8_t *group, uint32_t b);    /* [16], behind them [16] minimums */
+    bool has_min;
+};
+
+INLINE void unpack_nibbles(const uint8_t *quants, __m512i less, uint8_t *out)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+
+    UNROLL for (int j = 0; j < 4; j++) {
+        const __m512i w = _mm512_loadu_si512(quants + j * 64);
+
+        _mm512_storeu_si512(out + j * 64, _mm512_sub_epi8(_mm512_and_si512(w, low), less));
+        _mm512_storeu_si512(out + (j + 4) * 64, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(w, 4), low), less));
+    }
+}
+
+INLINE void unpack_q4_0(const uint8_t *group, uint32_t b, uint8_t *out)
+{
+    unpack_nibbles(pack_q4_0_quants(group, b), _mm512_set1_epi8(8), out);
+}
+
+INLINE void unpack_q4_1(const uint8_t *group, uint32_t b, uint8_t *out)
+{
+    unpack_nibbles(pack_q4_1_quants(group, b), _mm512_setzero_si512(), out);
+}
+
+INLINE void unpack_q8_0(const uint8_t *group, uint32_t b, uint8_t *out)
+{
+    const uint8_t *quants = pack_q8_0_quants(group, b);
+
+    UNROLL for (int j = 0; j < 8; j++)
+        _mm512_storeu_si512(out + j * 64, _mm512_xor_si512(_mm512_loadu_si512(quants + j * 64), _mm512_set1_epi8(-128)));
+}
+
+/* Where the rows of a tile and the blocks of a chunk are. */
+struct int8_place {
+    const struct mul *m;
+    const uint8_t *w, *next;
+    uint32_t row, from, to;     /* blocks [from, to) */
+    uint8_t *bytes;             /* [CHUNK][WEIGHTS] */
+    bool unpacked;              /* they are in it already */
+    float *y[MAX_ROWS];         /* where each row's sums go */
+};
+
+INLINE void unpack_pair(const struct int8_type *type, const struct int8_place *p, uint32_t b)
+{
+    if (p->next)
+        for (uint32_t line = 0; line < 2 * type->bytes; line += 64)
+            prefetch(p->next + (size_t)b * type->bytes + line);
+    type->unpack(p->w, b, p->bytes + (size_t)(b - p->from) * WEIGHTS);
+    if (b + 1 < p->to)
+        type->unpack(p->w, b + 1, p->bytes + (size_t)(b + 1 - p->from) * WEIGHTS);
+}
+
+/* Sums of blocks b and b + 1 in tiles 0 and 1, or 2 and 3. */
+#define MULTIPLY_PAIR(c0, c1)                                                                                                     \
+    do {                                                                                                                          \
+        TILE_ZERO(c0);                                                                                                            \
+        TILE_LOAD(4, q + b * B, k);                                                                                               \
+        TILE_LOAD(6, p->bytes + (size_t)(b - p->from) * WEIGHTS, 64);                                                             \
+        TILE_INT8(c0, 4, 6);                                                                                                      \
+        if (b + 1 < p->to) {                                                                                                      \
+            TILE_ZERO(c1);                                                                                                        \
+            TILE_LOAD(5, q + b * B + B, k);                                                                                       \
+            TILE_LOAD(7, p->bytes + (size_t)(b - p->from) * WEIGHTS + WEIGHTS, 64);                                               \
+            TILE_INT8(c1, 5, 7);                                                                                                  \
+        }                                                                                                                         \
+    } while (0)
+
+INLINE void scale_block(const struct int8_type *type, const struct int8_place *p, uint32_t b, const int rows,
+                        const int32_t *sums, v16 *f)
+{
+    const uint32_t n_blocks = p->m->x->k / B;
+    const float *d = p->m->x->d + (size_t)p->row * n_blocks + b, *s = p->m->x->s + (size_t)p->row * n_blocks + b;
+    const uint16_t *scales = type->scales(p->w, b);
+    const v16 wd = v16_load_f16(scales), wm = type->has_min ? v16_load_f16(scales + L) : v16_set1(0);
+
+    UNROLL for (int t = 0; t < rows; t++) {
+        f[t] = v16_fma(v16_mul(wd, v16_set1(d[(size_t)t * n_blocks])),
+                       _mm512_cvtepi32_ps(_mm512_load_si512(sums + t * L)), f[t]);
+        if (type->has_min)
+            f[t] = v16_fma(wm, v16_set1(s[(size_t)t * n_blocks]), f[t]);
+    }
+}
+
+INLINE void int8_rows(const struct int8_type *type, const struct int8_place *p, const int rows)
+{
+    const uint32_t k = p->m->x->k, n = (p->to - p->from + 1) / 2;
+    const int8_t *q = p->m->x->q + (size_t)p->row * k;
+    int32_t sums[4][L * MAX_ROWS] __attribute__((aligned(64)));
+    v16 f[MAX_ROWS];
+
+    UNROLL for (int t = 0; t < rows; t++)
+        f[t] = p->from ? v16_load(p->y[t]) : v16_set1(0);
+    if (!p->unpacked)
+        unpack_pair(type, p, p->from);
+    for (uint32_t i = 0, b = p->from; i < n + 2; i++, b += 2) {
+        if (!p->unpacked && i + 1 < n)
+            unpack_pair(type, p, b + 2);
+        if (i % 2 == 0) {
+            if (i < n)
+                MULTIPLY_PAIR(0, 1);
+            if (i > 0 && i <= n) {
+                TILE_STORE(2, sums[2], 64);
+                TILE_STORE(3, sums[3], 64);
+            }
+        } else {
+            if (i < n)
+                MULTIPLY_PAIR(2, 3);
+            if (i <= n) {
+                TILE_STORE(0, sums[0], 64);
+                TILE_STORE(1, sums[1], 64);
+            }
+        }
+        if (i >= 2) {
+            scale_block(type, p, b - 4, rows, sums[i % 2 * 2], f);
+            if (b - 3 < p->to)
+                scale_block(type, p, b - 3, rows, sums[i % 2 * 2 + 1], f);
+        }
+    }
+    UNROLL for (int t = 0; t < rows; t++)
+        v16_store(p->y[t], f[t]);
+}
+
+/* Activations rows x 32 in tiles 4 and 5, weights 8 x 64 in 6 and 7, sums rows x 16 in the others. */
+static void configure_int8(int rows)
+{
+    struct tile_config c = { .palette = 1 };
+
+    for (int i = 0; i < 8; i++) {
+        c.rows[i] = (uint8_t)(i < 6 ? rows : B / 4);
+        c.row_bytes[i] = i == 4 || i == 5 ? B : 64;
+    }
+    tiles_configure(&c);
+}
+
+INLINE void int8_groups(const struct int8_type *type, const struct mul *m, const uint32_t rows)
+{
+    const uint32_t n_blocks = m->x->k / B;
+    uint8_t bytes[CHUNK * WEIGHTS] __attribute__((aligned(64)));
+    float spare[MAX_ROWS][L];                       /* sums of rows that are the tile's before too */
+
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        for (uint32_t from = 0; from < n_blocks; from += CHUNK) {
+            struct int8_place p = {
+                .m = m,
+                .w = m->w + g * m->group_bytes,
+                .next = next_group(m, g),
+                .from = from,
+                .to = n_blocks - from < CHUNK ? n_blocks : from + CHUNK,
+                .bytes = bytes,
+            };
+
+            for (uint32_t row = 0; row < m->n_rows; row += rows, p.unpacked = true) {
+                p.row = row + rows > m->n_rows ? m->n_rows - rows : row;
+                for (uint32_t t = 0; t < rows; t++)
+                    p.y[t] = p.row + t < row ? spare[t] : m->y[p.row + t] + m->at + (size_t)g * L;
+                int8_rows(type, &p, (int)rows);
+            }
+        }
+}
+
+/* The same for each height of a tile, so that its rows are registers. */
+#define DEFINE_INT8_MUL(name, block_bytes, min)                                                                                   \
+    static const struct int8_type int8_##name = { block_bytes, unpack_##name, pack_##name##_scales, min };                        \
+    static void tiles_##name(const struct mul *m)                                                                                 \
+    {                                                                                                                             \
+        const uint32_t n_tiles = (m->n_rows + MAX_ROWS - 1) / MAX_ROWS;                                                           \
+        const uint32_t rows = n_tiles ? (m->n_rows + n_tiles - 1) / n_tiles : 0;                                                  \
+                                                                                                                                  \
+        if (rows < MIN_ROWS) {                                                                                                    \
+            mul_##name(m);                                                                                                        \
+            return;                                                                                                               \
+        }                                                                                                                         \
+        configure_int8((int)rows);                                                                                                \
+        switch (rows) {                                                                                                           \
+        case 9: int8_groups(&int8_##name, m, 9); break;                                                                           \
+        case 10: int8_groups(&int8_##name, m, 10); break;                                                                         \
+        case 11: int8_groups(&int8_##name, m, 11); break;                                                                         \
+        case 12: int8_groups(&int8_##name, m, 12); break;                                                                         \
+        case 13: int8_groups(&int8_##name, m, 13); break;                                                                         \
+        case 14: int8_groups(&int8_##name, m, 14); break;                                                                         \
+        case 15: int8_groups(&int8_##name, m, 15); break;                                                                         \
+        case 16: int8_groups(&int8_##name, m, 16); break;                                                                         \
+        }                                                                                                                         \
+        tiles_release();                                                                                                          \
+    }
+DEFINE_INT8_MUL(q4_0, 288, false)
+DEFINE_INT8_MUL(q4_1, 320, true)
+DEFINE_INT8_MUL(q8_0, 544, false)
+
+KERNELS_TABLE(amx, tiles, NULL);
