@@ -9,6 +9,8 @@
  */
 #include "gen/cpu/avx512.h"
 
+#include "gen/cpu/prompt.h"
+#include "gen/cpu/tile_dequant.h"
 #include "gen/cpu/tiles.h"
 
 enum {
@@ -215,4 +217,176 @@ DEFINE_INT8_MUL(q4_0, 288, false)
 DEFINE_INT8_MUL(q4_1, 320, true)
 DEFINE_INT8_MUL(q8_0, 544, false)
 
-KERNELS_TABLE(amx, tiles, NULL);
+/* ---- bf16 ------------------------------------------------------------ */
+
+/* Registers: sums of 32 x 32 in 0 to 3, activations in 4 and 5, weights in 6 and 7. */
+static void enter(void)
+{
+    struct tile_config c = { .palette = 1 };
+
+    for (int i = 0; i < 8; i++) {
+        c.rows[i] = 16;
+        c.row_bytes[i] = 64;
+    }
+    tiles_configure(&c);
+}
+
+static void leave(void) { tiles_release(); }
+
+/* Blocks of k whose weights of a panel stay in the first cache while all rows pass by: at most 9 are 18 KB, with more it
+ * overflows. As even as can be, and whole blocks of 256 where those are what has a scale. */
+static uint32_t chunk_of(uint32_t n_blocks)
+{
+    const uint32_t n = (n_blocks + 8) / 9;
+
+    return n_blocks % 8 == 0 ? 8 : (n_blocks + n - 1) / n;
+}
+
+/* n blocks of k of 32 rows, or with `half` of the first 16. */
+INLINE void multiply_block(const uint16_t *x, const uint16_t *w, uint32_t n, float *c, bool first, bool half)
+{
+    if (first) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, c, 64);
+        TILE_LOAD(1, c + 256, 64);
+        if (!half) {
+            TILE_LOAD(2, c + 512, 64);
+            TILE_LOAD(3, c + 768, 64);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++, x += 2 * PROMPT_TILE, w += 2 * TILE_ELEMENTS) {
+        TILE_LOAD(4, x, 64);
+        TILE_LOAD(6, w, 64);
+        TILE_BF16(0, 4, 6);
+        TILE_LOAD(7, w + TILE_ELEMENTS, 64);
+        TILE_BF16(1, 4, 7);
+        if (half)
+            continue;
+        TILE_LOAD(5, x + PROMPT_TILE, 64);
+        TILE_BF16(2, 5, 6);
+        TILE_BF16(3, 5, 7);
+    }
+    TILE_STORE(0, c, 64);
+    TILE_STORE(1, c + 256, 64);
+    if (half)
+        return;
+    TILE_STORE(2, c + 512, 64);
+    TILE_STORE(3, c + 768, 64);
+}
+
+static void prompt_mul(const struct prompt_mul *m)
+{
+    const uint32_t n_k = m->k / B, most = chunk_of(n_k), n_panels = (m->n_groups + 1) / 2;
+    const uint32_t n_blocks = (m->n_rows + PROMPT_ROWS - 1) / PROMPT_ROWS;
+    const size_t x_stride = (size_t)n_k * 2 * PROMPT_TILE;
+    uint16_t *tiles = m->room;
+
+    for (uint32_t k = 0, n; k < n_k; k += n) {
+        n = n_k - k < most ? n_k - k : most;
+        for (uint32_t p = 0; p < n_panels; p++) {
+            const uint8_t *w = m->w + (size_t)p * 2 * m->group_bytes;
+            float *c = m->c + (size_t)p * n_blocks * PROMPT_SUMS;
+
+            tile_dequant[m->type](w, k, n, tiles, 2 * TILE_ELEMENTS);
+            if (2 * p + 1 < m->n_groups)
+                tile_dequant[m->type](w + m->group_bytes, k, n, tiles + TILE_ELEMENTS, 2 * TILE_ELEMENTS);
+            else
+                for (uint32_t i = 0; i < n; i++)
+                    memset(tiles + (2 * (size_t)i + 1) * TILE_ELEMENTS, 0, TILE_ELEMENTS * sizeof *tiles);
+            for (uint32_t r = 0; r < n_blocks; r++)
+                multiply_block(m->x + r * x_stride + (size_t)k * 2 * PROMPT_TILE, tiles, n, c + (size_t)r * PROMPT_SUMS,
+                               k == 0, m->n_rows - r * PROMPT_ROWS <= PROMPT_ROWS / 2);
+        }
+    }
+}
+
+/* Where the sums of row r are, the second sixteen columns 256 floats behind. */
+INLINE const float *sums_of(const float *c, uint32_t r)
+{
+    return c + (size_t)(r / PROMPT_ROWS) * PROMPT_SUMS + r % PROMPT_ROWS / 16 * 512 + r % 16 * 16;
+}
+
+static void prompt_out(const struct prompt_out *o)
+{
+    for (uint32_t g = 0; g < o->n_groups; g++) {
+        const v16 bias = o->bias ? v16_load(o->bias + g * L) : v16_set1(0);
+
+        for (uint32_t r = 0; r < o->n_rows; r++) {
+            float *y = o->y + r * o->y_stride + g * L;
+            v16 v = v16_load(sums_of(o->c, r) + g * 256);
+
+            if (o->bias)
+                v = v16_add(v, bias);
+            v16_store(y, o->add ? v16_add(v16_load(y), v) : v);
+        }
+    }
+}
+
+/* 2^x within 1e-4 of itself for what is rounded to bf16: integer part to the exponent, a cubic for the rest. */
+INLINE v16 exp2_rough(v16 x)
+{
+    const v16 magic = v16_set1(12582912), in = v16_max(v16_min(x, v16_set1(126)), v16_set1(-125));
+    const v16 sum = v16_add(in, magic), r = v16_sub(in, v16_sub(sum, magic));
+    v16 p = v16_fma(v16_set1(0.0551716685f), r, v16_set1(0.2426389f));
+
+    p = v16_fma(p, r, v16_set1(0.69326053f));
+    p = v16_fma(p, r, v16_set1(0.99992807f));
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(sum), 23)));
+}
+
+/* x / (1 + e^-x), and GELU's tanh form, which is x / (1 + e^-2u). */
+INLINE v16 act(v16 x, bool gelu)
+{
+    const float log2_e = 1.44269504f;
+    v16 u = v16_mul(x, v16_set1(-log2_e));
+
+    if (gelu)
+        u = v16_mul(v16_mul(x, v16_set1(-2 * log2_e * SQRT_2_OVER_PI)),
+                    v16_fma(v16_mul(v16_set1(GELU_CUBE), x), x, v16_set1(1)));
+    return v16_mul(x, _mm512_rcp14_ps(v16_add(v16_set1(1), exp2_rough(u))));
+}
+
+INLINE v16 biased(v16 x, const float *bias, int g) { return bias ? v16_add(x, v16_load(bias + g * L)) : x; }
+
+INLINE void put_bf16(uint16_t *to, v16 v) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(v)); }
+
+static void prompt_gate(const struct prompt_gate *o)
+{
+    for (uint32_t r = 0; r < o->n_rows; r++) {
+        const float *gate = sums_of(o->gate, r), *up = sums_of(o->up, r);
+        uint16_t *x = o->x + (size_t)(r / PROMPT_ROWS) * o->x_stride + r % PROMPT_ROWS * B;
+
+        UNROLL for (int g = 0; g < 2; g++) {
+            const v16 a = biased(v16_load(gate + g * 256), o->gate_bias, g), b = biased(v16_load(up + g * 256), o->up_bias, g);
+
+            put_bf16(x + g * L, v16_mul(act(a, o->gelu), b));
+        }
+    }
+}
+
+static void to_tiles(const float *f, uint32_t n, uint32_t at, uint32_t row, uint16_t *x)
+{
+    for (uint32_t i = 0, to; i < n; i += to) {
+        const uint32_t c = at + i, left = L - c % L;    /* sixteen columns, or what there is of them */
+        const __mmask16 mask = (__mmask16)((1u << (to = n - i < left ? n - i : left)) - 1);
+        const __m256i v = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, f + i));
+
+        _mm256_mask_storeu_epi16(x + (size_t)(c / B) * 2 * PROMPT_TILE + row * B + c % B, mask, v);
+    }
+}
+
+static const struct prompt_kernels prompt = {
+    .enter = enter,
+    .leave = leave,
+    .mul = prompt_mul,
+    .out = prompt_out,
+    .gate = prompt_gate,
+    .to_tiles = to_tiles,
+};
+
+KERNELS_TABLE(amx, tiles, &prompt);

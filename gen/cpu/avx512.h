@@ -6,6 +6,9 @@
  * the activations' own sums. A tile has up to 8 rows; below 4 a second
  * integer sum hides the latency of vpdpbusd (exact, so nothing depends on it).
  */
+#ifndef GEN_CPU_AVX512_H
+#define GEN_CPU_AVX512_H
+
 #include "gen/cpu/pack.h"
 
 #include <immintrin.h>
@@ -192,3 +195,5 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w
 DEFINE_QUANT_MUL(q4_0, TILE)
 DEFINE_QUANT_MUL(q4_1, TILE)
 DEFINE_QUANT_MUL(q8_0, TILE)
+
+#endif
