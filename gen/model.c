@@ -605,8 +605,11 @@ int model_open(const struct gguf *file, const struct model_options *options, str
     if (!m)
         return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
     m->pulse = options->pulse;
+    m->borrowed = options->threads_of;
+    if (m->borrowed)
+        m->pool = m->borrowed->pool;
     if ((r = kernels_choose(options->isa, &m->k, err)) ||
-        (r = pool_open(options->threads, &m->pool, err)))
+        (!m->pool && (r = pool_open(options->threads, &m->pool, err))))
         return r;
     m->threads = pool_threads(m->pool);
     if ((r = model_load(m, file, err)))
@@ -619,7 +622,8 @@ void model_close(struct model *m)
 {
     if (!m)
         return;
-    pool_close(m->pool);
+    if (!m->borrowed)
+        pool_close(m->pool);
     slab_unmap(m->weights, m->weights_bytes);
     slab_unmap(m->scratch, m->scratch_bytes);
     arena_free(m->arena);

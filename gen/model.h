@@ -12,7 +12,7 @@
  *
  * What a family of models does beyond that, or otherwise, is its row of arch.def.
  *
- * Threads  a pool of its own (pool.h); one caller at a time
+ * Threads  a pool of its own (pool.h), or another model's; one caller at a time
  * Source   Llama 2, arXiv:2307.09288; Gemma 2 and 3, arXiv:2408.00118 and 2503.19786;
  *          RoPE, arXiv:2104.09864; YaRN, arXiv:2309.00071; GGUF's own conventions, see
  *          arch.h and loaders/gguf.h
@@ -45,6 +45,7 @@ struct model_shape {
 
 struct model_options {
     uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
+    const struct model *threads_of;             /* computes on that one's threads, never at the same time; NULL: own ones */
     const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512, … */
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
 };

@@ -78,6 +78,7 @@ struct model {
     struct engine_pulse *pulse;
     const struct kernels *k;
     struct pool *pool;
+    const struct model *borrowed;               /* whose pool it is; NULL: its own */
     uint32_t threads;           /* of the pool */
     struct arena *arena;        /* layers and vectors */
     void *weights, *scratch;
