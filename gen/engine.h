@@ -35,7 +35,7 @@ struct engine;
 struct engine_seq;
 struct err;
 
-enum { ENGINE_BUSY = 1, ENGINE_TOP_LOGPROBS = 20, ENGINE_MAX_STOPS = 64 };
+enum { ENGINE_BUSY = 1, ENGINE_TOP_LOGPROBS = 20, ENGINE_MAX_STOPS = 64, ENGINE_MAX_PRIORITY = 1000 };
 
 /* Signs of life of the engine's thread, read by the worker's heartbeat. The
  * caller owns it; it must outlive the engine. */
@@ -43,6 +43,13 @@ struct engine_pulse {
     _Atomic uint64_t beats;         /* grows between parts of layers, loaded tensors, steps */
     _Atomic uint64_t busy_until_us; /* monotonic; no beat is due before */
     _Atomic bool idle;              /* nothing to do: no beat is due */
+};
+
+/* Prompts that begin alike are read once (prefix.h): */
+enum engine_prefix {
+    ENGINE_PREFIX_SALTED,           /* those of requests of the same salt */
+    ENGINE_PREFIX_SHARED,           /* those of all */
+    ENGINE_PREFIX_OFF,              /* none */
 };
 
 struct engine_config {
@@ -55,6 +62,7 @@ struct engine_config {
     uint64_t kv_tokens;             /* positions in the KV cache of all sequences; 0: as many
                                      * as parallel sequences of `context` need, within memory */
     const char *kv_type;            /* how it keeps them: "f16", "bf16" or "q8"; NULL: f16 */
+    enum engine_prefix prefix;      /* whose prompts may be known again */
     const char *chat_template;      /* "auto": adapters_choose()'s rule; else a name */
     const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;
@@ -77,9 +85,14 @@ struct engine_info {
 
 struct engine_stats {
     uint32_t running, waiting;      /* sequences */
-    uint32_t kv_pages, kv_pages_free;
+    uint32_t kv_pages;
+    uint32_t kv_pages_free;         /* used by no sequence */
+    uint32_t kv_pages_cached;       /* hold a part of a prompt that is known again, used or not */
     uint64_t forwards, forwards_batched;    /* the latter: with more than one sequence */
-    uint64_t prompt_tokens, generated_tokens;
+    uint64_t prompt_tokens;         /* that were read, with those read again after a preemption */
+    uint64_t cached_tokens;         /* of prompts, that did not have to be */
+    uint64_t generated_tokens;
+    uint64_t preemptions;           /* sequences that gave their pages to others, and went on later */
     uint64_t allocations;           /* on the step path after warm-up; stays 0 */
 };
 
@@ -124,6 +137,10 @@ struct engine_request {
     size_t n_stop_tokens;
     bool ignore_end;                /* the model's end tokens do not end it */
     int n_logprobs;                 /* -1: none; 0: of the token; n: and of the n best */
+    int32_t priority;               /* -ENGINE_MAX_PRIORITY to ENGINE_MAX_PRIORITY; lower goes first */
+    uint64_t tenant;                /* whose it is: tenants of a priority take turns */
+    uint64_t salt[2];               /* nothing is shared with requests of another salt */
+    uint64_t deadline_us;           /* monotonic; 0: none. Not done by then: FAILED, -ETIMEDOUT */
     void *user;
 };
 
@@ -151,6 +168,7 @@ struct engine_event {
     const struct engine_token *tokens;      /* the tokens generated since the last event */
     size_t n_tokens;
     uint32_t prompt_tokens, completion_tokens;      /* so far; the end token is not counted */
+    uint32_t cached_tokens;         /* of the prompt, that were known from before; more may follow until the first token */
     const char *finish_reason;      /* DONE: "stop" or "length" */
     const char *stop_reason;        /* DONE: the stop string that matched, or NULL */
     int error;                      /* FAILED: -errno; -ENOMEM is "out of memory" */
@@ -189,7 +207,8 @@ int engine_submit(struct engine *e, const struct engine_request *req, struct eng
 /* Ends a sequence: after this no event of it is delivered, and its pages are
  * free within one step. Not after its DONE or FAILED was delivered. */
 void engine_cancel(struct engine *e, struct engine_seq *seq);
-/* A paused sequence keeps its pages and takes no part in steps (a slow reader). */
+/* A paused sequence takes no part in steps (a slow reader). It keeps its pages while nobody needs
+ * them; else what was in them is computed again afterwards. */
 void engine_pause(struct engine *e, struct engine_seq *seq, bool paused);
 
 /* Delivers what waits, on the caller's thread; the callback may submit and

@@ -13,6 +13,10 @@
  * nothing is allocated in a pass. A token is delivered with the last byte of
  * its text: what a possible stop string holds back keeps its tokens too.
  *
+ * All tokens of a sequence are kept, the generated ones too: one that had to
+ * give its pages away (sched.h) is fed them again. Its sampler and its text
+ * know nothing of that, for nothing is picked a second time.
+ *
  * Locks: `lock` guards what is below it in struct cpu and all of a sequence,
  * but for `in_pass` ones' pages and sampler, which the pass reads. Tokenizer and
  * info never change. `delivering` and delivery buffers are the caller's. */
@@ -20,6 +24,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/clock.h"
 #include "conv/chat.h"
 #include "gen/dry.h"
 #include "gen/engine_ops.h"
@@ -27,6 +32,7 @@
 #include "gen/memory.h"
 #include "gen/model.h"
 #include "gen/plan.h"
+#include "gen/prefix.h"
 #include "gen/sampler.h"
 #include "gen/sched.h"
 #include "gen/textout.h"
@@ -66,9 +72,11 @@ struct engine_seq {
     struct engine_seq *next_told;
     bool told;                  /* is in the list of those with news */
     bool in_pass, cancelled, paused, started, ended;
+    bool admitted;              /* before, if it waits now */
+    uint64_t deadline_us;
 
-    int32_t *prompt;
-    int32_t last;               /* the token to feed next, once it generates */
+    int32_t *tokens;            /* [n_total]: the prompt, then what was generated */
+    uint64_t *chain;            /* of the prompt's pages */
     uint32_t n_generated, max_tokens;
     struct sampler *sampler;
     struct textout *filter;
@@ -93,6 +101,8 @@ struct cpu {
     struct model *model;
     enum kv_type kv_type;
     struct kv *kv;
+    struct prefix *prefix;      /* NULL: off */
+    bool salted;
     struct sampler_work *work;
     struct dry_breakers *breakers;              /* those asked for last; of the caller's thread */
     struct engine_pulse *pulse, own_pulse;
@@ -115,7 +125,7 @@ struct cpu {
     struct sched *sched;
     struct engine_seq *all, *first_told, *last_told;
     bool closing, notified, woken;
-    size_t n_told;
+    size_t n_told, n_deadlines;
     struct engine_stats stats;
 };
 
@@ -130,7 +140,8 @@ static void seq_free(struct engine_seq *q)
 {
     if (!q)
         return;
-    free(q->prompt);
+    free(q->tokens);
+    free(q->chain);
     free(q->sched.pages);
     sampler_close(q->sampler);
     textout_close(q->filter);
@@ -179,6 +190,7 @@ static void seq_drop(struct cpu *e, struct engine_seq *q)
 {
     sched_remove(e->sched, &q->sched);
     untell(e, q);
+    e->n_deadlines -= q->deadline_us != 0;
     if (q->prev)
         q->prev->next = q->next;
     else
@@ -261,7 +273,7 @@ static void take_pick(struct cpu *e, struct engine_seq *q, const struct pick *pi
     if (!bytes || tokenizer_is_control(e->tokenizer, pick->token))
         len = 0;
     sampler_accept(q->sampler, pick->token);
-    q->last = pick->token;
+    q->tokens[q->sched.n_known++] = pick->token;
     q->n_generated++;
     e->stats.generated_tokens++;
     stopped = textout_add(q->filter, bytes, len, &q->text);
@@ -277,9 +289,10 @@ static void take_pick(struct cpu *e, struct engine_seq *q, const struct pick *pi
         tell(e, q);
 }
 
-/* Rows of the plan; the logits of entry i, where wanted, go to place i. */
+/* Rows of the plan; the logits that are wanted go one behind the other, in its order. */
 static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
 {
+    float *logits = e->logits;
     size_t n_rows = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -287,34 +300,38 @@ static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
 
         q->in_pass = true;
         for (uint32_t k = 0; k < plan[i].n; k++) {
-            uint32_t pos = plan[i].pos + k;
+            struct model_row *row = &e->rows[n_rows++];
 
-            e->rows[n_rows++] = (struct model_row){
-                .token = pos < q->sched.n_prompt ? q->prompt[pos] : q->last,
-                .pos = pos,
+            *row = (struct model_row){
+                .token = q->tokens[plan[i].pos + k],
+                .pos = plan[i].pos + k,
                 .pages = q->sched.pages,
-                .prompt = pos < q->sched.n_prompt,
+                .prompt = plan[i].prompt,
             };
+            if (k + plan[i].n_logits >= plan[i].n) {
+                row->logits = logits;
+                logits += e->engine.info.vocab_size;
+            }
         }
-        if (plan[i].logits)
-            e->rows[n_rows - 1].logits = e->logits + i * e->engine.info.vocab_size;
     }
     return n_rows;
 }
 
 static void pick_tokens(struct cpu *e, const struct sched_rows *plan, size_t n)
 {
+    const float *logits = e->logits;
+
     for (size_t i = 0; i < n; i++) {
         struct engine_seq *q = (struct engine_seq *)plan[i].seq;
-        const float *logits = e->logits + i * e->engine.info.vocab_size;
         struct pick *pick = &e->picks[i];
 
-        if (!plan[i].logits)
+        if (!plan[i].n_logits)
             continue;
         pick->error = sampler_pick(q->sampler, e->work, logits, &pick->token);
         if (!pick->error && q->n_logprobs >= 0)
             pick->error = sampler_logprobs(e->work, logits, pick->token, &pick->logprob, pick->top,
                                            (size_t)q->n_logprobs);
+        logits += e->engine.info.vocab_size;
         beat(e);
     }
 }
@@ -328,11 +345,11 @@ static void take_results(struct cpu *e, const struct sched_rows *plan, size_t n)
         struct engine_seq *q = (struct engine_seq *)plan[i].seq;
 
         q->in_pass = false;
-        if (plan[i].pos < q->sched.n_prompt)
+        if (plan[i].prompt)
             e->stats.prompt_tokens += plan[i].n;
         if (q->cancelled)
             seq_drop(e, q);
-        else if (plan[i].logits)
+        else if (plan[i].n_logits)
             take_pick(e, q, &e->picks[i]);
     }
 }
@@ -348,22 +365,43 @@ static void unlock_and_notify(struct cpu *e)
         e->notify(e->notify_user);
 }
 
-/* Under the lock, which it lets go meanwhile. False: there is nothing to do. */
-static bool pass(struct cpu *e)
+/* Between passes: no sequence is in one. */
+static void fail_the_late(struct cpu *e)
 {
-    const struct sched_rows *plan;
+    uint64_t now = e->n_deadlines ? clock_mono_us() : 0;
+
+    for (struct engine_seq *q = e->n_deadlines ? e->all : NULL; q; q = q->next)
+        if (q->deadline_us && q->deadline_us <= now && !q->ended)
+            seq_fail(e, q, -ETIMEDOUT, "the request took longer than it was given");
+}
+
+static void admit(struct cpu *e)
+{
     struct sched_seq *admitted;
-    size_t n, n_rows;
 
     while ((admitted = sched_admit(e->sched))) {
         struct engine_seq *q = (struct engine_seq *)admitted;
 
-        q->started = true;
+        if (q->admitted)
+            continue;                               /* it comes back */
+        q->admitted = q->started = true;
         tell(e, q);
     }
+}
+
+/* Under the lock, which it lets go meanwhile. False: there is nothing to do. */
+static bool pass(struct cpu *e)
+{
+    const struct sched_rows *plan;
+    size_t n, n_rows;
+    uint64_t began;
+
+    fail_the_late(e);
+    admit(e);
     n = sched_plan(e->sched, &plan);
     if (!n)
         return false;
+    began = clock_mono_us();
     n_rows = fill_rows(e, plan, n);
     unlock_and_notify(e);                           /* of those that start with this pass */
 
@@ -372,7 +410,25 @@ static bool pass(struct cpu *e)
 
     pthread_mutex_lock(&e->lock);
     take_results(e, plan, n);
+    sched_took(e->sched, clock_mono_us() - began);
     return true;
+}
+
+/* Until something comes, or is late. */
+static void wait_for_news(struct cpu *e)
+{
+    uint64_t next = UINT64_MAX;
+    struct timespec at;
+
+    for (const struct engine_seq *q = e->n_deadlines ? e->all : NULL; q; q = q->next)
+        if (q->deadline_us && !q->ended && q->deadline_us < next)
+            next = q->deadline_us;
+    if (next == UINT64_MAX) {
+        pthread_cond_wait(&e->wake, &e->lock);
+        return;
+    }
+    at = (struct timespec){ .tv_sec = (time_t)(next / 1000000), .tv_nsec = (long)(next % 1000000) * 1000 };
+    pthread_cond_timedwait(&e->wake, &e->lock, &at);
 }
 
 static void *thread_main(void *user)
@@ -389,7 +445,7 @@ static void *thread_main(void *user)
         /* What came while the lock was open changes the plan. */
         if (!busy && !e->closing && !e->woken) {
             atomic_store(&e->pulse->idle, true);
-            pthread_cond_wait(&e->wake, &e->lock);
+            wait_for_news(e);
             atomic_store(&e->pulse->idle, false);
         }
         e->woken = false;
@@ -410,13 +466,18 @@ static void wake(struct cpu *e)
 static void cpu_stats(struct engine *engine, struct engine_stats *ret)
 {
     struct cpu *e = (struct cpu *)engine;
+    struct sched_stats s;
 
     pthread_mutex_lock(&e->lock);
+    sched_stats(e->sched, &s);
     *ret = e->stats;
-    ret->running = sched_running(e->sched);
-    ret->waiting = sched_waiting(e->sched);
+    ret->running = s.running;
+    ret->waiting = s.waiting;
     ret->kv_pages = kv_pages(e->kv);
-    ret->kv_pages_free = kv_free_pages(e->kv);
+    ret->kv_pages_free = s.pages_free;
+    ret->kv_pages_cached = s.pages_cached;
+    ret->cached_tokens = s.cached_tokens;
+    ret->preemptions = s.preemptions;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -486,6 +547,9 @@ static int check_request(const struct cpu *e, const struct engine_request *req, 
     if (req->n_logprobs > ENGINE_TOP_LOGPROBS || req->n_logprobs > (int64_t)info->vocab_size)
         return err_set(err, -EINVAL, "%d log-probabilities are more than %u", req->n_logprobs,
                        info->vocab_size < ENGINE_TOP_LOGPROBS ? info->vocab_size : ENGINE_TOP_LOGPROBS);
+    if (req->priority < -ENGINE_MAX_PRIORITY || req->priority > ENGINE_MAX_PRIORITY)
+        return err_set(err, -EINVAL, "a priority of %d is not between %d and %d", req->priority,
+                       -ENGINE_MAX_PRIORITY, ENGINE_MAX_PRIORITY);
     return 0;
 }
 
@@ -530,6 +594,11 @@ static int seq_new(struct cpu *e, const struct engine_request *req, struct engin
         return err_set(err, -ENOMEM, "no memory for a sequence");
     q->sched.n_prompt = (uint32_t)req->n_tokens;
     q->sched.n_total = n_total;
+    q->sched.priority = req->priority;
+    q->sched.tenant = req->tenant;
+    if (e->salted)
+        q->sched.salt = (struct prefix_salt){ { req->salt[0], req->salt[1] } };
+    q->deadline_us = req->deadline_us;
     q->max_tokens = req->max_tokens;
     q->ignore_end = req->ignore_end;
     q->n_logprobs = req->n_logprobs;
@@ -540,7 +609,8 @@ static int seq_new(struct cpu *e, const struct engine_request *req, struct engin
     r = sampler_open(&req->sample, req->tokens, req->n_tokens, req->max_tokens, &q->sampler, err);
     if (r < 0 || (r = take_breakers(e, &req->sample, q->sampler, err)) < 0)
         return r;
-    q->prompt = copy(req->tokens, req->n_tokens, sizeof q->prompt[0]);
+    q->tokens = calloc(n_total, sizeof q->tokens[0]);
+    q->chain = calloc(req->n_tokens / KV_PAGE + 1, sizeof q->chain[0]);
     q->stop_tokens = copy(req->stop_tokens, req->n_stop_tokens, sizeof q->stop_tokens[0]);
     q->n_stop_tokens = req->n_stop_tokens;
     q->sched.pages = calloc(sched_pages_of(n_total), sizeof q->sched.pages[0]);
@@ -549,9 +619,15 @@ static int seq_new(struct cpu *e, const struct engine_request *req, struct engin
         q->tops = calloc((size_t)OUTBOX_TOKENS * (size_t)q->n_logprobs, sizeof q->tops[0]);
     /* Room for one more token, whatever it is, when it is not full. */
     q->text_cap = OUTBOX_BYTES + TEXTOUT_MAX_STOP_BYTES + textout_most(q->filter, e->max_token_bytes);
-    if (!buf_room(&q->text, q->text_cap) || !q->prompt || !q->stop_tokens || !q->sched.pages ||
-        !q->slots || (q->n_logprobs > 0 && !q->tops))
+    if (!buf_room(&q->text, q->text_cap) || !q->tokens || !q->chain || !q->stop_tokens ||
+        !q->sched.pages || !q->slots || (q->n_logprobs > 0 && !q->tops))
         return err_set(err, -ENOMEM, "no memory for a sequence of %u tokens", n_total);
+    memcpy(q->tokens, req->tokens, req->n_tokens * sizeof q->tokens[0]);
+    if (e->prefix) {
+        prefix_chain(e->prefix, &q->sched.salt, q->tokens, req->n_tokens, q->chain);
+        q->sched.tokens = q->tokens;
+        q->sched.chain = q->chain;
+    }
     *ret = STEAL(q);
     return 0;
 }
@@ -569,13 +645,15 @@ static int cpu_submit(struct engine *engine, const struct engine_request *req,
     if (r < 0)
         return r;
     pthread_mutex_lock(&e->lock);
-    if (sched_running(e->sched) + sched_waiting(e->sched) >= e->parallel + QUEUE) {
+    r = sched_add(e->sched, &q->sched);
+    if (r == SCHED_BUSY) {
         r = ENGINE_BUSY;
-    } else if (sched_add(e->sched, &q->sched)) {
+    } else if (r == SCHED_TOO_LONG) {
         /* The context is never above what the pages hold, so this is ours. */
         r = err_set(err, -EINVAL, "a sequence of %u tokens does not fit in the KV cache",
                     q->sched.n_total);
     } else {
+        e->n_deadlines += q->deadline_us != 0;
         *ret = q;
         q->next = e->all;
         if (e->all)
@@ -652,6 +730,7 @@ static void take_news(struct cpu *e, struct engine_seq *q, struct news *news)
             .n_tokens = n,
             .prompt_tokens = q->sched.n_prompt,
             .completion_tokens = q->n_generated,
+            .cached_tokens = q->sched.n_cached,
         },
     };
     q->started = false;
@@ -748,6 +827,7 @@ static void cpu_close(struct engine *engine)
         pthread_mutex_destroy(&e->lock);
     }
     sched_close(e->sched);
+    prefix_close(e->prefix);
     sampler_work_close(e->work);
     dry_breakers_close(e->breakers);
     kv_close(e->kv);
@@ -883,16 +963,25 @@ static int open_work(struct cpu *e, const struct engine_config *config, struct e
         return err_set(err, -ENOMEM, "%s: no memory for %u sequences at once", config->path,
                        e->parallel);
     r = sampler_work_open(vocab, &e->work, err);
-    return r < 0 ? r : sched_open(e->kv, e->parallel, MODEL_MAX_ROWS, &e->sched, err);
+    if (r == 0 && config->prefix != ENGINE_PREFIX_OFF)
+        r = prefix_open(e->kv, &e->prefix, err);
+    if (r < 0)
+        return r;
+    return sched_open(&(struct sched_config){ .kv = e->kv, .prefix = e->prefix, .parallel = e->parallel,
+                                              .queue = QUEUE, .max_rows = MODEL_MAX_ROWS }, &e->sched, err);
 }
 
 static int start(struct cpu *e, const struct engine_config *config, struct err *err)
 {
+    pthread_condattr_t monotonic;
     sigset_t every, before;
     int r;
 
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->wake, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     e->locks = true;
     sigfillset(&every);
     pthread_sigmask(SIG_BLOCK, &every, &before);
@@ -931,6 +1020,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
                        config->parallel, MODEL_MAX_ROWS);
     e->engine.ops = &cpu_ops;
     e->parallel = config->parallel;
+    e->salted = config->prefix == ENGINE_PREFIX_SALTED;
     e->notify = config->notify;
     e->notify_user = config->notify_user;
     e->pulse = options.pulse = config->pulse ? config->pulse : &e->own_pulse;

@@ -1,28 +1,42 @@
 /* sched.h - which sequence gets pages, and which rows the next pass holds.
  *
- * Policy only: it knows lengths and pages, not tokens or text.
+ * Policy only: it knows lengths, pages and whose turn it is. It hands the tokens
+ * of prompts to prefix.h and never looks at them.
  *
- * Admission   first come, first served. A sequence is admitted when fewer than
- *             `parallel` run and the pages for its whole length (prompt and
- *             all it may generate) are free; it gets all of them at once. So a
- *             sequence that runs can always finish, nobody is thrown out, and
- *             nothing can wait for itself. Nobody overtakes the first who
- *             waits, however small: large requests do not starve.
- * A pass      one row for every sequence that generates, then the next piece
- *             of prompts, the oldest first, with what is left of a budget of
- *             rows: generation goes on while prompts are read, and a pass stays
- *             short enough for it to be smooth.
- * Held        a sequence that is held (a slow reader) keeps what it has and
- *             takes no part: it is not admitted, and no pass holds rows of it.
+ * Order       by priority, the lower the more urgent. Among equals those who wait
+ *             take turns by tenant (turns.h), one tenant's in the order they came;
+ *             who was let in once keeps that place for good.
+ * Admission   when fewer than `parallel` run and there are pages for every token
+ *             that is known, and one more for each that runs. Nobody overtakes the
+ *             first who waits, however small: large requests do not starve. One of a
+ *             less urgent priority makes room for a more urgent one.
+ * Growth      page by page while a sequence generates. Where no page is free, those
+ *             that prefix.h knows and nobody uses go first, then the pages of another
+ *             sequence: one that is held, else the least urgent. That one waits again,
+ *             and what it had is computed again once there is room: the prompt as a
+ *             prompt, or taken from prefix.h as far as it is still there, generated
+ *             tokens as generated ones. The least urgent of all only waits for a page,
+ *             and keeps what it has. So the most urgent always goes on and ends, and
+ *             nothing can wait for itself. Who was thrown out often needs more room to come back.
+ * Prefixes    whole pages of a prompt come from prefix.h where it has them, and go there
+ *             once they are read. Where another sequence is just about to read the same
+ *             page, the later one waits for it. At least the last token of a prompt is
+ *             computed, for its logits.
+ * A pass      the rows of sequences that generate, then pieces of prompts (and of what
+ *             is computed again), the most urgent first, as many rows as budget.h allows.
+ * Held        a sequence that is held (a slow reader) takes no part: it is not admitted,
+ *             and no pass holds rows of it. It keeps what it has while nobody needs it.
  *
  * Threads  one at a time
  * Source   continuous batching: Orca, OSDI 2022; chunked prefill with decodes
- *          on top: Sarathi-Serve, arXiv:2403.02310
+ *          on top: Sarathi-Serve, arXiv:2403.02310; recomputing what was preempted:
+ *          PagedAttention, arXiv:2309.06180, section 4.5
  */
 #ifndef GEN_SCHED_H
 #define GEN_SCHED_H
 
 #include "base/cleanup.h"
+#include "gen/prefix.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,55 +47,82 @@ struct kv;
 struct sched;
 
 enum {
-    SCHED_ROWS = 256,               /* budget of a pass */
-    SCHED_MIN_PROMPT_ROWS = 16,     /* for prompts, also when generation fills the budget */
+    SCHED_HELD_PASSES = 64,         /* held for so long, a sequence makes room for one that waits */
 };
-enum { SCHED_TOO_LONG = 1 };        /* more pages than there are */
+enum { SCHED_TOO_LONG = 1, SCHED_BUSY = 2 };        /* more pages than there are; as many as allowed wait */
 
 enum sched_state { SCHED_OUT, SCHED_WAITING, SCHED_RUNNING };
 
-/* Part of the caller's sequence. Before sched_add: zeroed, then n_prompt,
- * n_total and pages, which has room for sched_pages_of(n_total). */
+/* Part of the caller's sequence. Before sched_add: zeroed, then what stands first. */
 struct sched_seq {
     uint32_t n_prompt;              /* tokens to read before the first is generated */
     uint32_t n_total;               /* prompt and all that it may generate */
-    uint32_t *pages;                /* on loan while it runs */
+    uint32_t *pages;                /* room for sched_pages_of(n_total); on loan while it runs */
+    int32_t priority;
+    uint64_t tenant;
+    const int32_t *tokens;          /* of the prompt, and their prefix_chain(); NULL: shares nothing */
+    const uint64_t *chain;
+    struct prefix_salt salt;
+
+    uint32_t n_known;               /* tokens that there are; the caller counts what is generated */
     bool held;                      /* may change at any time */
+
     enum sched_state state;         /* below: sched's own, to read */
     uint32_t n_pages, n_done;       /* positions that have been through a pass */
+    uint32_t n_shared;              /* of the pages, those that prefix.h knows: the first so many */
+    uint32_t n_read;                /* the most that n_done was */
+    uint32_t n_cached;              /* tokens of the prompt that it did not have to read */
+    uint32_t n_preempted, n_passes_held, turn;
+    uint64_t came, place;           /* place 0: was not let in yet */
     struct sched_seq *prev, *next;
 };
 
-/* Rows of one sequence in a pass: positions pos..pos+n. The last row's logits
- * are wanted when it ends the prompt or generates. */
+/* Rows of one sequence in a pass: positions pos..pos+n. The logits of the last n_logits rows are
+ * wanted: of the one that ends a prompt or generates. */
 struct sched_rows {
     struct sched_seq *seq;
-    uint32_t pos, n;
-    bool logits;
+    uint32_t pos, n, n_logits;
+    bool prompt;                    /* all of them, or none */
+};
+
+struct sched_config {
+    struct kv *kv;                  /* lends the pages; outlives the scheduler, as prefix does */
+    struct prefix *prefix;          /* NULL: nothing is shared */
+    uint32_t parallel;              /* sequences that run at once */
+    uint32_t queue;                 /* further ones that wait */
+    uint32_t max_rows;              /* of a pass; at least `parallel` */
+};
+
+struct sched_stats {
+    uint32_t running, waiting;
+    uint64_t preemptions;
+    uint64_t cached_tokens;         /* taken from pages that were there */
+    uint32_t pages_free;            /* used by no sequence */
+    uint32_t pages_cached;          /* known to prefix.h, used or not */
 };
 
 uint32_t sched_pages_of(uint32_t n_positions);
 
-/* Lends from `kv`, which outlives it. A pass holds at most max_rows rows. -ENOMEM. */
-int sched_open(struct kv *kv, uint32_t parallel, uint32_t max_rows, struct sched **ret,
-               struct err *err);
+/* 0 or -ENOMEM. */
+int sched_open(const struct sched_config *config, struct sched **ret, struct err *err);
 void sched_close(struct sched *s);                  /* NULL is fine; takes nothing back */
 DEFINE_CLEANUP(struct sched *, sched_close)
 
-/* 0 and the sequence waits; SCHED_TOO_LONG and nothing changed. */
+/* 0 and the sequence waits; SCHED_TOO_LONG or SCHED_BUSY and nothing changed. */
 int sched_add(struct sched *s, struct sched_seq *seq);
 /* In any state: the sequence is out and its pages are free. */
 void sched_remove(struct sched *s, struct sched_seq *seq);
 
 /* Lets in whom it can; returns the next one that was let in, or NULL. */
 struct sched_seq *sched_admit(struct sched *s);
-/* Plans the next pass into *ret, which stays valid until the next plan, and
- * returns the number of its entries; 0: nothing to do. */
+/* Plans the next pass into *ret, which stays valid until the next plan, and returns the number of
+ * its entries; 0: nothing to do. Entries of prompts are behind all others. */
 size_t sched_plan(struct sched *s, const struct sched_rows **ret);
-/* The pass has run: its rows are done. */
+/* The pass has run: its rows are done. Before n_known changes. */
 void sched_advance(struct sched *s);
+/* The last pass took so long. */
+void sched_took(struct sched *s, uint64_t us);
 
-uint32_t sched_running(const struct sched *s);
-uint32_t sched_waiting(const struct sched *s);
+void sched_stats(const struct sched *s, struct sched_stats *ret);
 
 #endif

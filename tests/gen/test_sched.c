@@ -1,5 +1,6 @@
 #include "gen/sched.h"
 
+#include "gen/budget.h"
 #include "gen/kv.h"
 #include "tests/gen/rand.h"
 
@@ -9,36 +10,75 @@
 
 struct rig {
     struct kv *kv;
+    struct prefix *prefix;
     struct sched *s;
 };
 
-static struct rig rig(uint32_t pages, uint32_t parallel, uint32_t max_rows)
+static struct rig rig_of(uint32_t pages, uint32_t parallel, uint32_t max_rows, bool prefix)
 {
     const struct kv_shape shape = { .n_layers = 1, .n_kv_heads = 1, .head_dim = 4, .n_pages = pages };
     struct rig r = { 0 };
 
     cr_assert(zero(int, kv_open(&shape, &r.kv, NULL)));
-    cr_assert(zero(int, sched_open(r.kv, parallel, max_rows, &r.s, NULL)));
+    if (prefix)
+        cr_assert(zero(int, prefix_open(r.kv, &r.prefix, NULL)));
+    cr_assert(zero(int, sched_open(&(struct sched_config){ .kv = r.kv, .prefix = r.prefix, .parallel = parallel,
+                                                           .queue = 1000, .max_rows = max_rows }, &r.s, NULL)));
     return r;
+}
+
+static struct rig rig(uint32_t pages, uint32_t parallel, uint32_t max_rows)
+{
+    return rig_of(pages, parallel, max_rows, false);
 }
 
 static void rig_close(struct rig *r)
 {
     sched_close(r->s);
+    prefix_close(r->prefix);
     kv_close(r->kv);
 }
 #define RIG __attribute__((cleanup(rig_close))) struct rig
 
+static struct sched_stats stats(const struct rig *r)
+{
+    struct sched_stats st;
+
+    sched_stats(r->s, &st);
+    return st;
+}
+
+enum { MOST = 640 };            /* tokens of a sequence */
+
 struct seq {
     struct sched_seq q;
-    uint32_t pages[64];
+    uint32_t pages[MOST / KV_PAGE];
+    int32_t tokens[MOST];
+    uint64_t chain[MOST / KV_PAGE];
+    uint64_t values[MOST];      /* what the pages must hold */
 };
+
+static void init(struct seq *seq, uint32_t n_prompt, uint32_t n_more)
+{
+    cr_assert(le(u32, n_prompt + n_more, MOST));
+    *seq = (struct seq){ .q = { .n_prompt = n_prompt, .n_total = n_prompt + n_more } };
+    seq->q.pages = seq->pages;
+}
+
+static void put(struct rig *r, struct seq *seq)
+{
+    if (r->prefix) {
+        prefix_chain(r->prefix, &seq->q.salt, seq->tokens, seq->q.n_prompt, seq->chain);
+        seq->q.tokens = seq->tokens;
+        seq->q.chain = seq->chain;
+    }
+    cr_assert(zero(int, sched_add(r->s, &seq->q)));
+}
 
 static void add(struct rig *r, struct seq *seq, uint32_t n_prompt, uint32_t n_more)
 {
-    *seq = (struct seq){ .q = { .n_prompt = n_prompt, .n_total = n_prompt + n_more } };
-    seq->q.pages = seq->pages;
-    cr_assert(zero(int, sched_add(r->s, &seq->q)));
+    init(seq, n_prompt, n_more);
+    put(r, seq);
 }
 
 static size_t admit_all(struct rig *r)
@@ -50,17 +90,36 @@ static size_t admit_all(struct rig *r)
     return n;
 }
 
+/* One pass; each that wants logits has one token more. */
+static size_t pass(struct rig *r)
+{
+    const struct sched_rows *plan;
+    struct sched_rows done[64];
+    size_t n;
+
+    admit_all(r);
+    n = sched_plan(r->s, &plan);
+    cr_assert(le(sz, n, 64));
+    memcpy(done, plan, n * sizeof done[0]);
+    sched_advance(r->s);
+    for (size_t i = 0; i < n; i++)
+        done[i].seq->n_known += done[i].n_logits;
+    return n;
+}
+
+/* ---- who gets in ---- */
+
 Test(sched, who_has_no_pages_waits_and_gets_those_of_one_that_ends)
 {
     RIG r = rig(6, 8, 512);
-    struct seq seq[8];
+    static struct seq seq[8];
 
     for (int i = 0; i < 8; i++)
         add(&r, &seq[i], 20, 12);                   /* two pages each */
     cr_expect(eq(sz, admit_all(&r), 3));
-    cr_expect(eq(u32, sched_running(r.s), 3));
-    cr_expect(eq(u32, sched_waiting(r.s), 5));
-    cr_expect(eq(u32, kv_free_pages(r.kv), 0));
+    cr_expect(eq(u32, stats(&r).running, 3));
+    cr_expect(eq(u32, stats(&r).waiting, 5));
+    cr_expect(eq(u32, stats(&r).pages_free, 0));
     sched_remove(r.s, &seq[1].q);
     cr_expect(eq(ptr, sched_admit(r.s), &seq[3].q));
     cr_expect(eq(ptr, sched_admit(r.s), NULL));
@@ -69,17 +128,28 @@ Test(sched, who_has_no_pages_waits_and_gets_those_of_one_that_ends)
 Test(sched, no_more_than_parallel_run)
 {
     RIG r = rig(100, 2, 512);
-    struct seq seq[3];
+    static struct seq seq[3];
 
     for (int i = 0; i < 3; i++)
         add(&r, &seq[i], 4, 4);
     cr_expect(eq(sz, admit_all(&r), 2));
 }
 
+Test(sched, pages_are_taken_for_what_is_known_and_one_is_left_to_each_to_grow_by)
+{
+    RIG r = rig(6, 8, 512);
+    static struct seq seq[4];
+
+    for (int i = 0; i < 4; i++)
+        add(&r, &seq[i], 10, 600 / 16 * 2);         /* a page now, and up to five more later */
+    cr_expect(eq(sz, admit_all(&r), 3));            /* 1; 1 and 2 spare; 1 and 3 spare */
+    cr_expect(eq(u32, stats(&r).pages_free, 3));
+}
+
 Test(sched, a_small_one_does_not_overtake_a_large_one)
 {
     RIG r = rig(4, 8, 512);
-    struct seq first, large, small;
+    static struct seq first, large, small;
 
     add(&r, &first, 16, 16);
     add(&r, &large, 32, 16);
@@ -90,56 +160,163 @@ Test(sched, a_small_one_does_not_overtake_a_large_one)
     cr_expect(eq(ptr, sched_admit(r.s), &small.q));
 }
 
-Test(sched, one_that_can_never_fit_is_told)
+Test(sched, one_that_can_never_fit_and_one_too_many_are_told)
 {
     RIG r = rig(2, 8, 512);
-    struct seq seq = { .q = { .n_prompt = 32, .n_total = 33 } };
+    static struct seq seq, many[1009];
 
-    seq.q.pages = seq.pages;
+    init(&seq, 32, 1);
     cr_expect(eq(int, sched_add(r.s, &seq.q), SCHED_TOO_LONG));
-    cr_expect(eq(u32, sched_waiting(r.s), 0));
+    cr_expect(eq(u32, stats(&r).waiting, 0));
     cr_expect(eq(u32, sched_pages_of(32), 2));
     cr_expect(eq(u32, sched_pages_of(33), 3));
+    for (int i = 0; i < 1008; i++)
+        add(&r, &many[i], 1, 1);
+    init(&many[1008], 1, 1);
+    cr_expect(eq(int, sched_add(r.s, &many[1008].q), SCHED_BUSY));
+    cr_expect(eq(int, many[1008].q.state, SCHED_OUT));
 }
+
+Test(sched, the_more_urgent_come_first_and_make_room_for_themselves)
+{
+    RIG r = rig(100, 2, 512);
+    static struct seq late, normal[2], urgent;
+
+    init(&late, 4, 40);
+    late.q.priority = 5;
+    put(&r, &late);
+    for (int i = 0; i < 2; i++)
+        add(&r, &normal[i], 4, 40);
+    cr_expect(eq(ptr, sched_admit(r.s), &normal[0].q));
+    cr_expect(eq(ptr, sched_admit(r.s), &normal[1].q));
+    cr_expect(eq(ptr, sched_admit(r.s), NULL));
+    sched_remove(r.s, &normal[0].q);
+    cr_expect(eq(ptr, sched_admit(r.s), &late.q));
+    pass(&r);
+    pass(&r);
+    init(&urgent, 4, 40);
+    urgent.q.priority = -1;
+    put(&r, &urgent);
+    cr_expect(eq(ptr, sched_admit(r.s), &urgent.q));
+    cr_expect(eq(int, late.q.state, SCHED_WAITING));
+    cr_expect(eq(u32, late.q.n_pages, 0));
+    cr_expect(eq(int, normal[1].q.state, SCHED_RUNNING));
+    cr_expect(eq(u64, stats(&r).preemptions, 1));
+}
+
+Test(sched, one_of_the_same_priority_makes_no_room)
+{
+    RIG r = rig(100, 1, 512);
+    static struct seq a, b;
+
+    add(&r, &a, 4, 40);
+    cr_expect(eq(ptr, sched_admit(r.s), &a.q));
+    add(&r, &b, 4, 40);
+    cr_expect(eq(ptr, sched_admit(r.s), NULL));
+}
+
+Test(sched, tenants_take_turns_however_many_requests_one_of_them_has)
+{
+    RIG r = rig(1000, 1, 512);
+    static struct seq many[50], few[3];
+    int n_many = 0, n_few = 0;
+
+    for (int i = 0; i < 50; i++) {
+        init(&many[i], 20, 20);
+        many[i].q.tenant = 1;
+        put(&r, &many[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        init(&few[i], 20, 20);
+        few[i].q.tenant = 2;
+        put(&r, &few[i]);
+    }
+    for (int i = 0; i < 6; i++) {
+        struct sched_seq *q = sched_admit(r.s);
+
+        cr_assert(ne(ptr, q, NULL));
+        n_many += q->tenant == 1;
+        n_few += q->tenant == 2;
+        for (int k = 0; k < 10; k++)
+            pass(&r);
+        sched_remove(r.s, q);
+    }
+    cr_expect(eq(int, n_few, 3));
+    cr_expect(eq(int, n_many, 3));
+}
+
+/* ---- what a pass holds ---- */
 
 Test(sched, generation_goes_on_while_a_long_prompt_is_read)
 {
     RIG r = rig(200, 8, 512);
-    struct seq a, b, c;
+    static struct seq a, b, c;
     const struct sched_rows *plan;
+    uint32_t alone = 0, at = 0;
 
     add(&r, &a, 4, 100);
-    b.q.pages = NULL;
     admit_all(&r);
     cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
     cr_expect(eq(u32, plan[0].n, 4));
-    cr_expect(plan[0].logits);
+    cr_expect(plan[0].prompt);
+    cr_expect(eq(u32, plan[0].n_logits, 1));
     sched_advance(r.s);
+    a.q.n_known++;
 
     add(&r, &b, 600, 10);
     add(&r, &c, 30, 10);
     admit_all(&r);
-    for (uint32_t pass = 0, at = 0; at < 600; pass++) {
+    for (uint32_t n_pass = 0; at < 600; n_pass++) {
         size_t n = sched_plan(r.s, &plan);
+        uint32_t n_read = 0;
 
-        cr_assert(ge(sz, n, 2));
+        cr_assert(ge(sz, n, 1));
         cr_assert(eq(ptr, plan[0].seq, &a.q));
-        cr_assert(eq(u32, plan[0].pos, 4 + pass));
+        cr_assert(eq(u32, plan[0].pos, 4 + n_pass));
         cr_assert(eq(u32, plan[0].n, 1));
-        cr_assert(eq(ptr, plan[1].seq, &b.q));
-        cr_assert(eq(u32, plan[1].pos, at));
-        at += plan[1].n;
-        cr_assert(eq(int, plan[1].logits, at == 600));
-        cr_assert(le(u32, plan[1].n, SCHED_ROWS - 1));
+        cr_assert(not(plan[0].prompt));
+        for (size_t i = 1; i < n; i++) {
+            n_read += plan[i].prompt ? plan[i].n : 0;
+            if (plan[i].seq != &b.q)
+                continue;
+            cr_assert(eq(u32, plan[i].pos, at));
+            at += plan[i].n;
+            cr_assert(eq(u32, plan[i].n_logits, at == 600));
+        }
+        cr_assert(le(u32, n_read, 120));
+        for (size_t i = 1; i < n; i++)
+            c.q.n_known += plan[i].seq == &c.q && plan[i].n_logits;
+        alone += n_read == 0;
         sched_advance(r.s);
+        a.q.n_known++;
+        sched_took(r.s, 1000 + n_read * 20);
     }
-    cr_expect(eq(u32, c.q.n_done, 30));             /* what the last piece of b left */
+    cr_expect(eq(u32, alone, 2));                   /* to be timed, with and without c */
+    cr_expect(gt(u32, c.q.n_done, 0));              /* what the pieces of b left */
+}
+
+Test(sched, prompts_are_read_in_large_pieces_while_nobody_generates)
+{
+    RIG r = rig(200, 8, 512);
+    static struct seq a, b;
+    const struct sched_rows *plan;
+
+    add(&r, &a, 600, 10);
+    add(&r, &b, 20, 10);
+    admit_all(&r);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, plan[0].n, 512));
+    sched_advance(r.s);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 2));
+    cr_expect(eq(u32, plan[0].n, 88));
+    cr_expect(eq(u32, plan[1].n, 20));
+    cr_expect(eq(u32, plan[1].n_logits, 1));
 }
 
 Test(sched, one_that_is_held_keeps_its_pages_and_takes_no_part)
 {
     RIG r = rig(20, 8, 512);
-    struct seq a, b;
+    static struct seq a, b;
     const struct sched_rows *plan;
 
     add(&r, &a, 4, 10);
@@ -152,76 +329,335 @@ Test(sched, one_that_is_held_keeps_its_pages_and_takes_no_part)
     b.q.held = true;
     cr_expect(eq(sz, sched_plan(r.s, &plan), 1));
     cr_expect(eq(ptr, plan[0].seq, &a.q));
-    cr_expect(eq(u32, kv_free_pages(r.kv), 18));
+    cr_expect(eq(u32, stats(&r).pages_free, 18));
     a.q.held = true;
     cr_expect(eq(sz, sched_plan(r.s, &plan), 0));
+    cr_expect(eq(u32, stats(&r).running, 2));
 }
 
-Test(sched, prompts_get_rows_also_when_generation_fills_the_budget)
+Test(sched, who_is_held_makes_room_for_one_that_waits_but_not_at_once)
 {
-    RIG r = rig(600, 300, 512);
-    static struct seq seq[300];
+    RIG r = rig(20, 2, 512);
+    static struct seq slow, a, b;
+    int n = 0;
+
+    add(&r, &slow, 4, 100);
+    add(&r, &a, 4, 200);
+    pass(&r);
+    slow.q.held = true;
+    add(&r, &b, 4, 100);
+    while (b.q.state == SCHED_WAITING) {
+        cr_assert(lt(int, ++n, 100));
+        pass(&r);
+    }
+    cr_expect(ge(int, n, SCHED_HELD_PASSES));
+    cr_expect(eq(int, slow.q.state, SCHED_WAITING));
+    cr_expect(eq(int, a.q.state, SCHED_RUNNING));
+    a.q.held = b.q.held = true;                     /* nothing else runs: at once */
+    slow.q.held = false;
+    cr_expect(eq(ptr, sched_admit(r.s), &slow.q));
+}
+
+/* ---- growing and giving way ---- */
+
+Test(sched, the_latest_gives_its_pages_to_the_first_and_comes_back_to_compute_them_again)
+{
+    RIG r = rig(4, 8, 512);
+    static struct seq a, b;
     const struct sched_rows *plan;
+
+    add(&r, &a, 16, 40);
+    add(&r, &b, 16, 20);
+    while (!b.q.n_preempted)
+        cr_assert(gt(sz, pass(&r), 0));
+    cr_expect(eq(u32, a.q.n_pages, 3));             /* three each were wanted */
+    cr_expect(gt(u32, b.q.n_known, 17));
+    cr_expect(eq(u32, b.q.n_preempted, 1));
+    while (a.q.n_known < a.q.n_total)
+        pass(&r);
+    cr_expect(eq(int, b.q.state, SCHED_WAITING));
+    sched_remove(r.s, &a.q);
+    cr_expect(eq(ptr, sched_admit(r.s), &b.q));
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, plan[0].n, 16));
+    cr_expect(plan[0].prompt);
+    cr_expect(eq(u32, plan[0].n_logits, 0));        /* what follows the prompt is known */
+    sched_advance(r.s);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, plan[0].pos, 16));
+    cr_expect(eq(u32, plan[0].n, b.q.n_known - 16));
+    cr_expect(not(plan[0].prompt));
+    cr_expect(eq(u32, plan[0].n_logits, 1));
+}
+
+Test(sched, the_least_urgent_only_waits_for_a_page_and_keeps_what_it_has)
+{
+    RIG r = rig(4, 8, 512);
+    static struct seq a, b;
+
+    add(&r, &a, 17, 15);                            /* two pages, and never more */
+    add(&r, &b, 17, 31);
+    cr_assert(eq(sz, admit_all(&r), 1));            /* one more was to be left for b to grow by */
+    b.q.n_total = 32;
+    cr_assert(eq(sz, admit_all(&r), 1));
+    b.q.n_total = 48;
+    while (b.q.n_known < 33 || a.q.n_known < 32)
+        cr_assert(gt(sz, pass(&r), 0));
+    pass(&r);
+    cr_expect(eq(u32, b.q.n_known, 33));
+    cr_expect(eq(int, b.q.state, SCHED_RUNNING));
+    cr_expect(eq(u32, b.q.n_pages, 2));
+    cr_expect(eq(u32, b.q.n_preempted, 0));
+}
+
+Test(sched, of_two_that_are_out_of_pages_the_first_goes_on)
+{
+    RIG r = rig(5, 8, 512);
+    static struct seq a, b;
     size_t n;
 
-    for (int i = 0; i < 280; i++)
-        add(&r, &seq[i], 1, 8);
-    admit_all(&r);
-    while (seq[279].q.n_done == 0) {
-        cr_assert(gt(sz, sched_plan(r.s, &plan), 0));
-        sched_advance(r.s);
+    add(&r, &a, 16, 47);
+    add(&r, &b, 16, 47);
+    for (int i = 0; i < 200 && a.q.n_known < a.q.n_total; i++) {
+        n = pass(&r);
+        cr_assert(gt(sz, n, 0));
     }
-    add(&r, &seq[280], 100, 8);
-    admit_all(&r);
-    n = sched_plan(r.s, &plan);
-    cr_expect(eq(ptr, plan[n - 1].seq, &seq[280].q));
-    cr_expect(eq(u32, plan[n - 1].n, SCHED_MIN_PROMPT_ROWS));
+    cr_expect(eq(u32, a.q.n_known, a.q.n_total));
+    cr_expect(eq(u32, a.q.n_preempted, 0));
 }
 
-Test(sched, any_traffic_ends_and_every_page_comes_back, .timeout = 120)
+/* ---- prefixes ---- */
+
+Test(sched, a_second_equal_prompt_takes_all_but_the_last_page)
 {
-    uint64_t rng = 9;
+    RIG r = rig_of(40, 8, 512, true);
+    static struct seq a, b;
 
-    for (int round = 0; round < 200; round++) {
-        uint32_t pages = 8 + rand_below(&rng, 40), parallel = 1 + rand_below(&rng, 12);
-        RIG r = rig(pages, parallel, 64);
-        static struct seq seq[40];
-        uint32_t n_added = 0, n_ended = 0;
+    init(&a, 48, 10);
+    init(&b, 48, 10);
+    put(&r, &a);
+    pass(&r);
+    sched_remove(r.s, &a.q);
+    cr_expect(eq(u32, stats(&r).pages_free, 40));
+    cr_expect(eq(u32, stats(&r).pages_cached, 3));
+    put(&r, &b);
+    cr_expect(eq(ptr, sched_admit(r.s), &b.q));
+    cr_expect(eq(u32, b.q.n_cached, 32));
+    cr_expect(eq(u32, b.q.n_done, 32));
+    pass(&r);
+    cr_expect(eq(u32, b.q.n_known, 49));
+    cr_expect(eq(u64, stats(&r).cached_tokens, 32));
+    cr_expect(eq(u32, stats(&r).pages_cached, 3));  /* its own third is the one that was there */
+}
+
+Test(sched, equal_prompts_in_flight_are_read_once)
+{
+    RIG r = rig_of(300, 8, 64, true);
+    static struct seq seq[4];
+    const struct sched_rows *plan;
+    uint32_t n_rows = 0;
+
+    for (int i = 0; i < 4; i++) {
+        init(&seq[i], 200, 10);
+        put(&r, &seq[i]);
+    }
+    cr_expect(eq(sz, admit_all(&r), 4));
+    for (bool done = false; !done;) {
+        size_t n = sched_plan(r.s, &plan);
+
+        cr_assert(gt(sz, n, 0));
+        for (size_t i = 0; i < n; i++)
+            n_rows += plan[i].prompt ? plan[i].n : 0;
+        struct sched_rows rows[8];
+
+        memcpy(rows, plan, n * sizeof rows[0]);
+        sched_advance(r.s);
+        for (size_t i = 0; i < n; i++)
+            rows[i].seq->n_known += rows[i].n_logits;
+        done = true;
+        for (int i = 0; i < 4; i++)
+            done &= seq[i].q.n_known > 200;
+    }
+    cr_expect(eq(u32, n_rows, 200 + 3 * 8));
+    cr_expect(eq(u32, seq[0].q.n_cached, 0));
+    for (int i = 1; i < 4; i++)
+        cr_expect(eq(u32, seq[i].q.n_cached, 192));
+    cr_expect(ge(u32, stats(&r).pages_free, 300 - 12 - 4 - 4));
+}
+
+Test(sched, who_followed_one_that_leaves_reads_itself)
+{
+    RIG r = rig_of(300, 8, 64, true);
+    static struct seq a, b;
+
+    init(&a, 200, 10);
+    init(&b, 200, 10);
+    put(&r, &a);
+    put(&r, &b);
+    cr_expect(eq(sz, pass(&r), 1));
+    sched_remove(r.s, &a.q);
+    while (b.q.n_known == 200)
+        cr_assert(eq(sz, pass(&r), 1));
+    cr_expect(eq(u32, b.q.n_cached, 64));
+}
+
+Test(sched, nothing_is_shared_between_salts)
+{
+    RIG r = rig_of(300, 8, 512, true);
+    static struct seq seq[3];
+
+    for (int i = 0; i < 3; i++) {
+        init(&seq[i], 200, 10);
+        seq[i].q.salt.part[i / 2] = 7;
+        put(&r, &seq[i]);
+        pass(&r);
+        cr_expect(eq(u32, seq[i].q.n_cached, i == 1 ? 192 : 0));
+    }
+}
+
+Test(sched, pages_of_prompts_go_when_others_need_them_and_not_before)
+{
+    RIG r = rig_of(6, 8, 512, true);
+    static struct seq a, b, c;
+
+    init(&a, 40, 4);
+    put(&r, &a);
+    pass(&r);
+    sched_remove(r.s, &a.q);
+    cr_expect(eq(u32, stats(&r).pages_cached, 2));
+    init(&b, 50, 14);
+    b.tokens[0] = 9;
+    put(&r, &b);                                    /* four pages: all that are free */
+    pass(&r);
+    cr_expect(eq(u32, stats(&r).pages_cached, 2 + 3));
+    init(&c, 20, 4);
+    c.tokens[0] = 8;
+    put(&r, &c);
+    while (!c.q.n_done)
+        pass(&r);
+    cr_expect(eq(u32, stats(&r).pages_cached, 3 + 1));
+    sched_remove(r.s, &b.q);
+    sched_remove(r.s, &c.q);
+    cr_expect(eq(u32, stats(&r).pages_free, 6));
+}
+
+/* ---- anything at all ---- */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t state = a * 0x9E3779B97F4A7C15u + b;
+
+    return rand_next(&state);
+}
+
+/* Prompts from three families, cut anywhere, a tail of their own, two salts, priorities, tenants;
+ * and what each position must hold: a hash of all before it and of how it is computed. */
+static void random_seq(struct seq *seq, uint64_t *rng, uint32_t most)
+{
+    uint32_t n_prompt = 1 + rand_below(rng, most - 40), n_more = 1 + rand_below(rng, 38), family, common;
+    uint64_t value;
+
+    init(seq, n_prompt, n_more);
+    seq->q.priority = (int32_t)rand_below(rng, 12) / 10;
+    seq->q.tenant = rand_below(rng, 3);
+    seq->q.salt.part[1] = rand_below(rng, 2);
+    family = rand_below(rng, 3);
+    common = rand_below(rng, 3) ? rand_below(rng, n_prompt + 1) : n_prompt;
+    value = mix(seq->q.salt.part[1], 77);
+    for (uint32_t i = 0; i < n_prompt + n_more; i++) {
+        seq->tokens[i] = (int32_t)(i < common ? family * 1000 + i : i < n_prompt ? rand_below(rng, 1000) : value % 1000);
+        value = mix(value, (uint64_t)seq->tokens[i] * 2 + (i >= n_prompt));
+        seq->values[i] = value;
+    }
+}
+
+/* What is in the pages: [page][KV_PAGE]. */
+static uint64_t held[64][KV_PAGE];
+
+/* A model that looks at all that it is given. */
+static void compute(const struct sched_rows *rows)
+{
+    const struct seq *seq = (const struct seq *)rows->seq;
+
+    for (uint32_t pos = 0; pos < rows->pos; pos++)
+        cr_assert(eq(u64, held[seq->pages[pos / KV_PAGE]][pos % KV_PAGE], seq->values[pos]));
+    for (uint32_t pos = rows->pos; pos < rows->pos + rows->n; pos++) {
+        cr_assert(eq(int, rows->prompt, pos < seq->q.n_prompt));
+        held[seq->pages[pos / KV_PAGE]][pos % KV_PAGE] = seq->values[pos];
+    }
+}
+
+static void check_plan(const struct sched_rows *plan, size_t n, uint32_t max_rows)
+{
+    uint32_t rows = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct sched_seq *q = plan[i].seq;
+
+        cr_assert(not(q->held));
+        cr_assert(eq(int, q->state, SCHED_RUNNING));
+        cr_assert(eq(u32, plan[i].pos, q->n_done));
+        cr_assert(le(u32, plan[i].pos + plan[i].n, q->n_known));
+        cr_assert(le(u32, plan[i].pos + plan[i].n, q->n_pages * KV_PAGE));
+        cr_assert(eq(u32, plan[i].n_logits, plan[i].pos + plan[i].n == q->n_known));
+        cr_assert(i == 0 || plan[i].prompt >= plan[i - 1].prompt);
+        for (size_t k = 0; k < i; k++)
+            cr_assert(ne(ptr, plan[k].seq, plan[i].seq));
+        rows += plan[i].n;
+    }
+    cr_assert(le(u32, rows, max_rows));
+}
+
+static void random_traffic(uint64_t seed)
+{
+    uint64_t rng = seed;
+    uint32_t pages = 8 + rand_below(&rng, 50), parallel = 1 + rand_below(&rng, 12), n_added = 0, n_ended = 0, n_passes = 0;
+    uint32_t most = pages * KV_PAGE < 200 ? pages * KV_PAGE : 200;
+    RIG r = rig_of(pages, parallel, 64, rand_below(&rng, 4) != 0);
+    static struct seq seq[40];
+
+    while (n_ended < 40) {
         const struct sched_rows *plan;
+        size_t n;
 
-        for (int pass = 0; n_ended < 40; pass++) {
-            uint32_t rows = 0;
-            size_t n;
+        cr_assert(lt(u32, ++n_passes, 20000), "seed %llu does not end", (unsigned long long)seed);
+        if (n_added < 40 && rand_below(&rng, 2)) {
+            random_seq(&seq[n_added], &rng, most);
+            put(&r, &seq[n_added++]);
+        }
+        admit_all(&r);
+        for (uint32_t i = 0; i < n_added; i++)
+            seq[i].q.held = rand_below(&rng, 5) == 0;
+        n = sched_plan(r.s, &plan);
+        check_plan(plan, n, 64);
+        for (size_t i = 0; i < n; i++)
+            compute(&plan[i]);
+        cr_assert(le(u32, stats(&r).running, parallel));
+        struct sched_rows done[12];
 
-            cr_assert(lt(int, pass, 20000));
-            if (n_added < 40 && rand_below(&rng, 2)) {
-                add(&r, &seq[n_added++], 1 + rand_below(&rng, 90), 1 + rand_below(&rng, 38));
-            }
-            admit_all(&r);
-            for (uint32_t i = 0; i < n_added; i++)
-                seq[i].q.held = rand_below(&rng, 5) == 0;
-            n = sched_plan(r.s, &plan);
-            for (size_t i = 0; i < n; i++) {
-                cr_assert(not(plan[i].seq->held));
-                cr_assert(eq(u32, plan[i].pos, plan[i].seq->n_done));
-                cr_assert(le(u32, plan[i].pos + plan[i].n, plan[i].seq->n_pages * KV_PAGE));
-                for (size_t k = 0; k < i; k++)
-                    cr_assert(ne(ptr, plan[k].seq, plan[i].seq));
-                rows += plan[i].n;
-            }
-            cr_assert(le(u32, rows, 64));
-            cr_assert(le(u32, sched_running(r.s), parallel));
-            sched_advance(r.s);
-            for (uint32_t i = 0; i < n_added; i++) {
-                struct sched_seq *q = &seq[i].q;
-                bool cancel = q->state != SCHED_OUT && rand_below(&rng, 200) == 0;
+        memcpy(done, plan, n * sizeof done[0]);
+        sched_advance(r.s);
+        sched_took(r.s, 100 + rand_below(&rng, 1000));
+        for (size_t i = 0; i < n; i++)
+            done[i].seq->n_known += done[i].n_logits;
+        for (uint32_t i = 0; i < n_added; i++) {
+            struct sched_seq *q = &seq[i].q;
+            bool cancel = q->state != SCHED_OUT && rand_below(&rng, 200) == 0;
 
-                if (cancel || (q->state == SCHED_RUNNING && q->n_done + 1 >= q->n_total)) {
-                    sched_remove(r.s, q);
-                    n_ended++;
-                }
+            if (cancel || (q->state != SCHED_OUT && q->n_known >= q->n_total)) {
+                sched_remove(r.s, q);
+                n_ended++;
             }
         }
-        cr_assert(eq(u32, kv_free_pages(r.kv), pages));
     }
+    cr_assert(eq(u32, stats(&r).pages_free, pages));
+    while (r.prefix && prefix_evict(r.prefix))
+        ;
+    cr_assert(eq(u32, kv_free_pages(r.kv), pages));
+}
+
+Test(sched, any_traffic_ends_computes_on_what_it_must_and_every_page_comes_back, .timeout = 240)
+{
+    for (uint64_t seed = 0; seed < 300; seed++)
+        random_traffic(seed);
 }
