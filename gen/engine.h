@@ -34,6 +34,7 @@ struct text_span;
 struct engine;
 struct engine_seq;
 struct err;
+struct weights_share;
 
 enum { ENGINE_BUSY = 1, ENGINE_TOP_LOGPROBS = 20, ENGINE_MAX_STOPS = 64, ENGINE_MAX_PRIORITY = 1000 };
 
@@ -66,6 +67,7 @@ struct engine_config {
     const char *chat_template;      /* "auto": adapters_choose()'s rule; else a name */
     const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;
+    struct weights_share *share;    /* packed weights of other processes and for them (weights.h); NULL: none */
     void (*notify)(void *user);
     void *notify_user;
     /* A sentence for the log while the engine opens, on that thread: the plan before anything is loaded. May be NULL. */

@@ -36,6 +36,7 @@
 #include "gen/sampler.h"
 #include "gen/sched.h"
 #include "gen/textout.h"
+#include "gen/weights.h"
 #include "loaders/gguf.h"
 #include "loaders/template_files.h"
 #include "loaders/tokenizer.h"
@@ -888,8 +889,9 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 static int make_plan(const struct gguf *file, const struct engine_config *config, enum kv_type kv_type,
                      struct err *err)
 {
+    const uint64_t room = memory_room(), given = weights_given_bytes(config->share);
     const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
-                                  .replicas = 1, .room = memory_room(), .kv_type = kv_type };
+                                  .replicas = 1, .room = room < UINT64_MAX - given ? room + given : UINT64_MAX, .kv_type = kv_type };
     struct plan plan;
     char text[2 * PLAN_TEXT];
     int r = plan_make(file, &ask, &plan, err);
@@ -1010,7 +1012,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
 {
     CLEANUP(gguf_close) struct gguf *file = NULL;
     CLEANUP(cpu_free) struct cpu *e = calloc(1, sizeof *e);
-    struct model_options options = { .threads = config->threads };
+    struct model_options options = { .threads = config->threads, .share = config->share };
     int r;
 
     if (!e)

@@ -612,7 +612,7 @@ int model_open(const struct gguf *file, const struct model_options *options, str
         (!m->pool && (r = pool_open(options->threads, &m->pool, err))))
         return r;
     m->threads = pool_threads(m->pool);
-    if ((r = model_load(m, file, err)))
+    if ((r = model_load(m, file, options->share, err)))
         return r;
     *ret = STEAL(m);
     return 0;
@@ -624,7 +624,7 @@ void model_close(struct model *m)
         return;
     if (!m->borrowed)
         pool_close(m->pool);
-    slab_unmap(m->weights, m->weights_bytes);
+    weights_free(&m->weights);
     slab_unmap(m->scratch, m->scratch_bytes);
     arena_free(m->arena);
     free(m);

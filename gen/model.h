@@ -31,6 +31,7 @@ struct err;
 struct gguf;
 struct kv;
 struct model;
+struct weights_share;
 
 enum { MODEL_MAX_ROWS = 512 };
 
@@ -48,6 +49,7 @@ struct model_options {
     const struct model *threads_of;             /* computes on that one's threads, never at the same time; NULL: own ones */
     const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512, … */
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
+    struct weights_share *share;    /* NULL: weights of its own (weights.h) */
 };
 
 /* What a file takes once it is loaded. */

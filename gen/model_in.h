@@ -8,6 +8,7 @@
 #include "gen/cpu/pack.h"
 #include "gen/cpu/pool.h"
 #include "gen/model.h"
+#include "gen/weights.h"
 
 enum weight_id { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, N_WEIGHTS };
 
@@ -81,7 +82,8 @@ struct model {
     const struct model *borrowed;               /* whose pool it is; NULL: its own */
     uint32_t threads;           /* of the pool */
     struct arena *arena;        /* layers and vectors */
-    void *weights, *scratch;
+    struct weights weights;
+    void *scratch;
     size_t weights_bytes, scratch_bytes;
 
     struct layer *layers;
@@ -107,7 +109,7 @@ struct model {
     struct worker_room *rooms;  /* [threads] */
 };
 
-/* Everything of `m` but pool, threads and kernels, which are there. */
-int model_load(struct model *m, const struct gguf *file, struct err *err);
+/* Everything of `m` but pool, threads and kernels, which are there. share may be NULL. */
+int model_load(struct model *m, const struct gguf *file, struct weights_share *share, struct err *err);
 
 #endif

@@ -13,6 +13,7 @@
  */
 #include "gen/model_in.h"
 
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "gen/engine.h"
 #include "gen/slab.h"
@@ -30,6 +31,7 @@ enum {
     MAX_WIDTH = 1 << 20,        /* of a row of activations */
     MAX_VOCAB = 1 << 24,
     NAME_SIZE = 64,
+    WEIGHTS_OTHER = 1,          /* packed weights that came are not in use */
 };
 
 enum dim { DIM_MODEL, DIM_Q, DIM_KV, DIM_FFN, DIM_VOCAB, N_DIMS };
@@ -776,24 +778,130 @@ static int count_weights(struct loading *l)
     return 0;
 }
 
+static void place_mats(const struct loading *l, uint8_t *at)
+{
+    for (size_t i = 0; i < l->n_sources; i++) {
+        l->sources[i].mat->w = at;
+        at += mat_bytes(l->sources[i].mat);
+    }
+}
+
 static int pack_all(struct loading *l)
 {
-    struct model *m = l->m;
-    size_t at = 0;
     int r;
 
-    m->weights = slab_map(m->weights_bytes);
-    if (!m->weights)
-        return no_room(l);
-    for (size_t i = 0; i < l->n_sources; i++) {
-        l->sources[i].mat->w = (uint8_t *)m->weights + at;
-        at += mat_bytes(l->sources[i].mat);
+    for (size_t i = 0; i < l->n_sources; i++)
         if ((r = pack(l, &l->sources[i])))
             return r;
-    }
-    if (m->out.rows == 0)
-        m->out = m->embd;
     return 0;
+}
+
+/* ---- sharing --------------------------------------------------------- */
+
+/* What has to be equal for packed bytes to mean the same. */
+static struct weights_key key_of_weights(const struct loading *l)
+{
+    const struct model_shape *s = &l->m->shape;
+    const uint32_t order[] = { l->m->arch->pairs, l->turned, s->head_real, s->head_dim };
+    struct weights_key key = { .file = gguf_identity(l->file), .layout = weights_hash(WEIGHTS_HASH, order, sizeof order) };
+
+    for (size_t i = 0; i < l->n_sources; i++) {
+        const struct source *from = &l->sources[i];
+        const struct mat *mat = from->mat;
+        const uint64_t facts[] = { from->kind, from->tensor->type, mat->type, mat->rows, mat->cols, mat->k, mat->n_groups,
+                                   mat->group_bytes };
+
+        key.layout = weights_hash(key.layout, from->tensor->name, strlen(from->tensor->name) + 1);
+        key.layout = weights_hash(key.layout, facts, sizeof facts);
+    }
+    return key;
+}
+
+/* Does its first group hold what this program would put there? */
+static int check_group(struct loading *l, struct source *s)
+{
+    const struct mat *mat = s->mat;
+    CLEANUP(mem_free) uint8_t *twin = aligned_alloc(64, mat->group_bytes);
+    CLEANUP(mem_free) uint8_t *room = malloc(KERNEL_LANES * (s->tensor->bytes / s->tensor->dims[1]));
+    struct mat one = *mat;
+    struct source from = { &one, s->tensor, s->kind };
+    struct packing p = { .l = l, .source = &from, .room = room };
+
+    if (!twin || !room)
+        return fail(l, -ENOMEM, "no memory to check its packed weights");
+    memset(twin, 0, mat->group_bytes);
+    one.w = twin;
+    if (!in_order(l, s->kind))
+        pack_gathered(&p, 0, 0, 1);
+    else
+        mat_pack(&one, s->tensor->data, 0, 1);
+    return memcmp(twin, mat->w, mat->group_bytes) == 0 ? 0 : WEIGHTS_OTHER;
+}
+
+/* One matrix of each kind, so that no other way of packing can go unnoticed. */
+static int check_packed(struct loading *l)
+{
+    for (size_t i = 0; i < l->n_sources; i++) {
+        struct source *s = &l->sources[i];
+        size_t like = 0;
+        int r;
+
+        while (like < i && !(l->sources[like].kind == s->kind && l->sources[like].mat->type == s->mat->type &&
+                             l->sources[like].tensor->type == s->tensor->type))
+            like++;
+        if (like == i && (r = check_group(l, s)))
+            return r;
+    }
+    return 0;
+}
+
+/* 0, WEIGHTS_OTHER with the reason in share->why, or a failure. */
+static int take_packed(struct loading *l, const struct weights_key *key, struct weights_share *share)
+{
+    struct model *m = l->m;
+    struct err why = { 0 };
+    int r;
+
+    if (weights_take(share->given, key, m->weights_bytes, &m->weights, &why) == 0) {
+        place_mats(l, m->weights.data);
+        if ((r = check_packed(l)) <= 0)
+            return r;
+        weights_free(&m->weights);
+        err_set(&why, -EINVAL, "they hold other bytes than this program would pack");
+    }
+    snprintf(share->why, sizeof share->why, "%s", err_text(&why));
+    return WEIGHTS_OTHER;
+}
+
+static int make_packed(struct loading *l, const struct weights_key *key, struct weights_share *share)
+{
+    struct model *m = l->m;
+    int r;
+
+    if (weights_make(share ? share->want : WEIGHTS_PRIVATE, m->weights_bytes, m->pool, m->pulse, &m->weights, NULL))
+        return no_room(l);
+    place_mats(l, m->weights.data);
+    if ((r = pack_all(l)))
+        return r;
+    if ((r = weights_seal(&m->weights, key, l->err)))
+        return err_place(l->err, "%s", gguf_path(l->file)), r;
+    if (share)
+        share->made = STEAL_FD(m->weights.fd);
+    return 0;
+}
+
+static int get_weights(struct loading *l, struct weights_share *share)
+{
+    const struct weights_key key = key_of_weights(l);
+    int r = share && share->given >= 0 ? take_packed(l, &key, share) : WEIGHTS_OTHER;
+
+    if (r == 0)
+        share->taken = true;
+    if (r == WEIGHTS_OTHER)
+        r = make_packed(l, &key, share);
+    if (r == 0 && l->m->out.rows == 0)
+        l->m->out = l->m->embd;
+    return r;
 }
 
 /* ---- scratch --------------------------------------------------------- */
@@ -914,13 +1022,13 @@ static int read_all(struct loading *l)
     return count_weights(l);
 }
 
-int model_load(struct model *m, const struct gguf *file, struct err *err)
+int model_load(struct model *m, const struct gguf *file, struct weights_share *share, struct err *err)
 {
     struct loading l = { .m = m, .file = file, .err = err };
     int r;
 
     if ((r = read_all(&l)) == 0 && (r = make_scratch(&l)) == 0)
-        r = pack_all(&l);
+        r = get_weights(&l, share);
     free(l.sources);
     free(l.used);
     return r;

@@ -46,6 +46,7 @@ struct gguf {
     const uint8_t *data;
     size_t len;
     bool mapped;
+    uint64_t identity;                  /* of a mapped file alone */
     uint32_t version;
     struct arena *names;
     size_t n_keys, n_tensors;
@@ -576,6 +577,22 @@ int gguf_open_memory(const char *name, const void *data, size_t len, struct gguf
     return 0;
 }
 
+/* FNV-1a */
+static uint64_t hash(uint64_t h, const void *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static uint64_t identity(const char *path, const struct stat *st)
+{
+    const uint64_t facts[] = { (uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
+                               (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec };
+
+    return hash(hash(UINT64_C(0xcbf29ce484222325), path, strlen(path)), facts, sizeof facts);
+}
+
 static int map_file(struct gguf *g, struct err *err)
 {
     /* O_NONBLOCK: a named pipe must not hold us up before fstat() tells what it is. */
@@ -602,6 +619,7 @@ static int map_file(struct gguf *g, struct err *err)
     g->data = at;
     g->len = (size_t)st.st_size;
     g->mapped = true;
+    g->identity = identity(g->path, &st);
     return 0;
 }
 
@@ -936,6 +954,15 @@ double gguf_array_f64(const struct gguf_array *a, uint64_t i)
     if (gguf_is_float(a->type))
         return float_at(a->type, a->data + i * value_facts[a->type].bytes);
     return (double)gguf_array_i64(a, i);
+}
+
+uint64_t gguf_identity(const struct gguf *g)
+{
+    uint64_t h = g->identity;
+
+    for (size_t i = 0; i < g->n_parts; i++)
+        h = hash(h, &g->parts[i]->identity, sizeof h);
+    return h;
 }
 
 /* Tensors. */

@@ -105,6 +105,10 @@ const char *gguf_path(const struct gguf *g);        /* as it was given */
 uint32_t gguf_version(const struct gguf *g);
 uint64_t gguf_bytes(const struct gguf *g);          /* of the whole file, of all parts */
 
+/* A number that no other file has, nor this one after a change: of path, device, inode, size and time of change of
+ * all parts as they were opened. 0 for bytes of the caller. */
+uint64_t gguf_identity(const struct gguf *g);
+
 /* Metadata: 0 and *ret; GGUF_ABSENT; -EINVAL with a sentence when the value has
  * another type or is out of range. An integer of any width reads as any integer
  * that holds its value; a float as any float; an integer never as a float. */
