@@ -29,17 +29,6 @@
 #include <math.h>
 #include <string.h>
 
-/* What one thread needs to know in a pass. */
-struct part {
-    struct model *m;
-    const struct step *step;
-    const struct kernels *k;
-    struct rows *rows;
-    struct worker_room *room;
-    uint32_t thread, threads;
-    uint32_t from, to;          /* rows of the pass that it does row-wise work for */
-};
-
 static void range(const struct part *p, uint32_t n, uint32_t *from, uint32_t *to)
 {
     pool_range(n, p->thread, p->threads, from, to);
@@ -65,8 +54,8 @@ static void meet(const struct part *p)
  * longer than a process may be silent. */
 static void beat(const struct part *p)
 {
-    if (p->thread == 0 && p->m->pulse)
-        atomic_fetch_add_explicit(&p->m->pulse->beats, 1, memory_order_relaxed);
+    if (p->thread == 0)
+        part_beat(p);
 }
 
 static void barrier(const struct part *p)
@@ -136,19 +125,22 @@ static void make_turns(const struct part *p, uint32_t r, enum sight_id id)
     }
 }
 
-static void begin_rows(const struct part *p)
+void part_begin_row(const struct part *p, uint32_t r)
 {
     const struct model *m = p->m;
+    float *x = p->rows->x + (size_t)r * m->dim;
 
-    for (uint32_t r = p->from; r < p->to; r++) {
-        float *x = p->rows->x + (size_t)r * m->dim;
+    mat_row(&m->embd, (uint32_t)p->step->rows[r].token, x);
+    if (m->arch->scaled_embedding)
+        p->k->scale(x, m->embd_scale, m->dim);
+    for (uint32_t i = 0; i < m->n_sights; i++)
+        make_turns(p, r, i);
+}
 
-        mat_row(&m->embd, (uint32_t)p->step->rows[r].token, x);
-        if (m->arch->scaled_embedding)
-            p->k->scale(x, m->embd_scale, m->dim);
-        for (uint32_t i = 0; i < m->n_sights; i++)
-            make_turns(p, r, i);
-    }
+static void begin_rows(const struct part *p)
+{
+    for (uint32_t r = p->from; r < p->to; r++)
+        part_begin_row(p, r);
 }
 
 /* ---- matrices -------------------------------------------------------- */
@@ -208,68 +200,77 @@ static void store_v(const struct part *p, uint32_t layer, uint32_t group, const 
     p->k->put_v[kv_type(p->step->kv)](page_of(p, layer, group, row), hd, row->pos % KV_PAGE, group * KERNEL_LANES % hd, x);
 }
 
-/* Queries, keys and values: a group holds whole pairs of neighbours, so it can
- * be rotated and stored by the thread that has it; unless whole heads have to be
- * normed first. */
+/* A group holds whole pairs of neighbours, so it can be rotated and stored by the thread that has it; unless whole
+ * heads have to be normed first. */
+void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r)
+{
+    const struct layer *l = &p->m->layers[layer];
+    const struct turns *turns = &p->rows->turns[l->sight];
+    const uint32_t hd = p->m->shape.head_dim;
+    const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
+
+    if (id == W_V) {
+        store_v(p, layer, g, x, &p->step->rows[r]);
+        return;
+    }
+    if (l->q_norm)
+        return;
+    p->k->rope(x, turns->c + turn, turns->s + turn, KERNEL_LANES);
+    if (id == W_K)
+        store_k(p, layer, g, x, &p->step->rows[r]);
+}
+
+/* Queries, keys and values. */
 static void qkv_part(const struct part *p, uint32_t layer)
 {
     const struct model *m = p->m;
     const struct layer *l = &m->layers[layer];
-    const struct turns *turns = &p->rows->turns[l->sight];
-    const bool turn_now = !l->q_norm;
-    const uint32_t hd = m->shape.head_dim;
     size_t at = 0;
 
-    for (int id = W_Q; id <= W_V; id++) {
+    for (enum weight_id id = W_Q; id <= W_V; id++) {
         const struct weight *w = &l->w[id];
         uint32_t from, to;
 
         range(p, w->mat.n_groups, &from, &to);
         mul(p, w, &p->rows->in, m->qkv_rows, at, from, to, first_group(p, &l->w[id + 1].mat));
         for (uint32_t r = 0; r < p->step->n; r++)
-            for (uint32_t g = from; g < to; g++) {
-                float *x = m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES;
-                const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
-
-                if (id != W_V && turn_now)
-                    p->k->rope(x, turns->c + turn, turns->s + turn, KERNEL_LANES);
-                if (id == W_K && turn_now)
-                    store_k(p, layer, g, x, &p->step->rows[r]);
-                else if (id == W_V)
-                    store_v(p, layer, g, x, &p->step->rows[r]);
-            }
+            for (uint32_t g = from; g < to; g++)
+                part_keep_group(p, layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
         at += (size_t)w->mat.n_groups * KERNEL_LANES;
     }
 }
 
 /* Norm and rotation of whole heads, queries in their place, keys into the cache. */
-static void heads_part(const struct part *p, uint32_t layer)
+void part_keep_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r)
 {
     const struct model *m = p->m;
     const struct layer *l = &m->layers[layer];
     const struct turns *turns = &p->rows->turns[l->sight];
     const struct model_shape *s = &m->shape;
-    const uint32_t heads = s->n_heads + s->n_kv_heads, hd = s->head_dim;
-    const uint32_t padded = (hd + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
-    float *head = p->room->row;
+    const uint32_t hd = s->head_dim, padded = (hd + KERNEL_BLOCK - 1) / KERNEL_BLOCK * KERNEL_BLOCK;
+    const size_t turn = (size_t)r * hd;
+    float *x = m->qkv_rows[r] + (size_t)h * hd, *head = p->room->row;
+
+    memcpy(head, x, hd * sizeof *head);
+    memset(head + hd, 0, (padded - hd) * sizeof *head);
+    p->k->rms_norm(head, h < s->n_heads ? l->q_norm : l->k_norm, padded, s->head_real, s->rms_eps, head);
+    p->k->rope(head, turns->c + turn, turns->s + turn, hd);
+    if (h < s->n_heads) {
+        memcpy(x, head, hd * sizeof *x);
+        return;
+    }
+    for (uint32_t g = 0; g < hd; g += KERNEL_LANES)
+        store_k(p, layer, ((h - s->n_heads) * hd + g) / KERNEL_LANES, head + g, &p->step->rows[r]);
+}
+
+static void heads_part(const struct part *p, uint32_t layer)
+{
+    const uint32_t heads = p->m->shape.n_heads + p->m->shape.n_kv_heads;
     uint32_t from, to;
 
     range(p, p->step->n * heads, &from, &to);
-    memset(head + hd, 0, (padded - hd) * sizeof *head);
-    for (uint32_t i = from; i < to; i++) {
-        const uint32_t r = i / heads, h = i % heads;
-        const size_t turn = (size_t)r * hd;
-        float *x = m->qkv_rows[r] + (size_t)h * hd;
-
-        memcpy(head, x, hd * sizeof *head);
-        p->k->rms_norm(head, h < s->n_heads ? l->q_norm : l->k_norm, padded, s->head_real, s->rms_eps, head);
-        p->k->rope(head, turns->c + turn, turns->s + turn, hd);
-        if (h < s->n_heads)
-            memcpy(x, head, hd * sizeof *x);
-        else
-            for (uint32_t g = 0; g < hd; g += KERNEL_LANES)
-                store_k(p, layer, ((h - s->n_heads) * hd + g) / KERNEL_LANES, head + g, &p->step->rows[r]);
-    }
+    for (uint32_t i = from; i < to; i++)
+        part_keep_head(p, layer, i % heads, i / heads);
 }
 
 /* The middle of the feed-forward in units of one block of 32. */
@@ -385,6 +386,21 @@ static void attend_spans(const struct part *p, uint32_t layer)
     }
 }
 
+void part_attend_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r)
+{
+    const struct model *m = p->m;
+    const size_t spans = spans_of(sight_of(m, layer), r), width = (size_t)m->group * m->shape.head_dim;
+    struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);
+
+    whole.o = p->rows->heads + (size_t)r * m->heads_stride + h * width;
+    for (uint32_t s = 0; s < spans; s++) {
+        attend_span(p, layer, r, h, s, s ? part : whole);
+        if (s)
+            fold(p, whole, part);
+    }
+    divide_by_sum(p, whole);
+}
+
 /* Whole heads of rows, those whose first span falls in this thread's part. */
 static void attend_heads(const struct part *p, uint32_t layer)
 {
@@ -392,22 +408,13 @@ static void attend_heads(const struct part *p, uint32_t layer)
     const struct sight *sight = sight_of(m, layer);
     const size_t heads = m->shape.n_kv_heads, total = sight->at[p->step->n] * heads;
     const size_t from = total * p->thread / p->threads, to = total * (p->thread + 1) / p->threads;
-    const size_t width = (size_t)m->group * m->shape.head_dim;
 
     for (uint32_t r = 0; r < p->step->n; r++, beat(p))
         for (uint32_t h = 0; h < heads; h++) {
-            const size_t spans = spans_of(sight, r), at = sight->at[r] * heads + h * spans;
-            struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);
+            const size_t at = sight->at[r] * heads + h * spans_of(sight, r);
 
-            if (at < from || at >= to)
-                continue;
-            whole.o = p->rows->heads + (size_t)r * m->heads_stride + h * width;
-            for (uint32_t s = 0; s < spans; s++) {
-                attend_span(p, layer, r, h, s, s ? part : whole);
-                if (s)
-                    fold(p, whole, part);
-            }
-            divide_by_sum(p, whole);
+            if (at >= from && at < to)
+                part_attend_head(p, layer, h, r);
         }
 }
 
@@ -559,8 +566,10 @@ static void step_part(void *arg, uint32_t thread)
     else
         range(&p, m->step.n, &p.from, &p.to);
     begin_rows(&p);
-    for (uint32_t i = 0; i < m->shape.n_layers; i++)
+    for (uint32_t i = 0; m->step.n && i < m->shape.n_layers; i++)
         run_layer(&p, i);
+    if (m->step.n_prompt)
+        prompt_part(&p);
     logits(&p);
 }
 
@@ -568,6 +577,16 @@ static void count_spans(struct sight *s, uint32_t r, uint32_t pos)
 {
     s->first[r] = pos + 1 > s->window ? (pos + 1 - s->window) / KERNEL_SPAN : 0;
     s->at[r + 1] = s->at[r] + pos / KERNEL_SPAN + 1 - s->first[r];
+}
+
+/* Rows that take the kernels of a prompt: they stand last, and all are generated where there are none. */
+static uint32_t count_prompt(const struct model *m, const struct model_row *rows, size_t n)
+{
+    uint32_t n_prompt = 0;
+
+    while (m->k->prompt && n_prompt < n && rows[n - 1 - n_prompt].prompt)
+        n_prompt++;
+    return n_prompt;
 }
 
 void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n)
@@ -578,9 +597,11 @@ void model_forward(struct model *m, struct kv *kv, const struct model_row *rows,
     assert(n <= MODEL_MAX_ROWS);
     if (n == 0)
         return;
-    *step = (struct step){ .kv = kv, .rows = rows, .n = (uint32_t)n };
+    *step = (struct step){ .kv = kv, .rows = rows, .n_prompt = count_prompt(m, rows, n) };
+    step->n = (uint32_t)n - step->n_prompt;
     for (uint32_t r = 0; r < n; r++) {
         assert(rows[r].token >= 0 && (uint32_t)rows[r].token < m->shape.vocab_size);
+        assert(r >= step->n || !rows[r].prompt || !m->k->prompt);
         for (uint32_t i = 0; i < m->n_sights; i++)
             count_spans(&m->sights[i], r, rows[r].pos);
         if (rows[r].logits) {
@@ -589,8 +610,10 @@ void model_forward(struct model *m, struct kv *kv, const struct model_row *rows,
         }
     }
     /* Few heads would leave threads without work: then spans are dealt out. The first sight has the most. */
-    step->split = m->sights[0].at[n] * heads <= MODEL_SLOTS && n * heads < 8 * (size_t)threads;
-    step->copied = step->split && n <= MODEL_COPIED_ROWS;
+    step->split = m->sights[0].at[step->n] * heads <= MODEL_SLOTS && step->n * heads < 8 * (size_t)threads;
+    step->copied = step->split && n <= MODEL_COPIED_ROWS && step->n_prompt == 0;
+    if (step->n_prompt)
+        prompt_plan(m);
     pool_run(m->pool, step_part, m);
 }
 

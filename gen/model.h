@@ -7,8 +7,11 @@
  * on what else is in the pass: each kernel computes a row in the same order
  * whatever the number of rows and threads, so results are equal bit by bit.
  *
- * Rows of one sequence are in the order of their positions; the positions
+ * Rows of one sequence are in the order of their positions and all of one kind; the positions
  * before them are in its pages already.
+ *
+ * Rows of a prompt may take kernels of their own, all of them or none (cpu/prompt.h): a position read is other bits then
+ * than the same one generated. Their logits come by way of the kernels of generated rows.
  *
  * What a family of models does beyond that, or otherwise, is its row of arch.def.
  *
@@ -47,7 +50,7 @@ struct model_shape {
 struct model_options {
     uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
     const struct model *threads_of;             /* computes on that one's threads, never at the same time; NULL: own ones */
-    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512, … */
+    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512vnni, amx */
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
     struct weights_share *share;    /* NULL: weights of its own (weights.h) */
 };
@@ -81,7 +84,7 @@ void model_close(struct model *m);                  /* NULL is fine */
 DEFINE_CLEANUP(struct model *, model_close)
 
 const struct model_shape *model_shape(const struct model *m);
-const char *model_isa(const struct model *m);       /* "avx512vnni" */
+const char *model_isa(const struct model *m);       /* "amx" */
 uint32_t model_threads(const struct model *m);
 size_t model_weight_bytes(const struct model *m);
 

@@ -1,4 +1,4 @@
-/* model_in.h - what model_load.c fills in and model.c computes with. */
+/* model_in.h - what model_load.c fills in and what model.c and model_prompt.c compute with. */
 #ifndef GEN_MODEL_IN_H
 #define GEN_MODEL_IN_H
 
@@ -7,8 +7,12 @@
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "gen/cpu/pool.h"
+#include "gen/cpu/prompt.h"
+#include "gen/engine.h"
 #include "gen/model.h"
 #include "gen/weights.h"
+
+#include <stdatomic.h>
 
 enum weight_id { W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN, N_WEIGHTS };
 
@@ -57,18 +61,35 @@ struct worker_room {
     struct rows rows;           /* of MODEL_COPIED_ROWS */
     float *row;                 /* as long as the widest row or a slot */
     float *part;                /* [slot_floats] */
+    /* Of the kernels of a prompt, where there are some. */
+    float *sums;                /* [PROMPT_ITEM] rows of 32 */
+    void *tiles, *attend;
+};
+
+/* Neighbouring rows of one sequence whose attention is one piece of work. */
+struct unit { uint16_t first, n; };
+
+/* The rows of a prompt of one pass (model_prompt.c), counted from the first of them. */
+struct prompt {
+    uint16_t *in, *att, *mid;   /* tiles: what struct rows and model have as in, att and mid */
+    struct unit units[MODEL_MAX_ROWS];
+    uint32_t n_units;
+    uint32_t seen_from;         /* in the last layer rows from here on matter, a multiple of PROMPT_ROWS */
+    _Atomic uint32_t next[2];   /* work that is claimed, of this phase and of the next one */
 };
 
 enum {
     MODEL_COPIED_ROWS = 2,      /* up to here a copy is cheaper than a barrier */
     MODEL_SLOTS = 1024,         /* spans whose partial results may wait */
+    PROMPT_ITEM = 1024,         /* rows times panels of one piece of work: 128 KB of sums */
 };
 
 /* One pass, for all threads. */
 struct step {
     struct kv *kv;
     const struct model_row *rows;
-    uint32_t n, n_wanted;
+    uint32_t n;                 /* generated rows: they come first */
+    uint32_t n_prompt, n_wanted;
     bool copied;                /* every thread computes all rows' norms itself */
     bool split;                 /* attention by spans, joined afterwards */
 };
@@ -100,6 +121,7 @@ struct model {
     size_t slot_floats;
 
     struct step step;
+    struct prompt prompt;
     struct rows rows;           /* of MODEL_MAX_ROWS */
     struct acts mid;            /* of down */
     float *y, *qkv, *gate, *up, *slots, *tail;
@@ -108,6 +130,34 @@ struct model {
     uint32_t wanted[MODEL_MAX_ROWS];
     struct worker_room *rooms;  /* [threads] */
 };
+
+/* What one thread needs to know in a pass. */
+struct part {
+    struct model *m;
+    const struct step *step;
+    const struct kernels *k;
+    struct rows *rows;
+    struct worker_room *room;
+    uint32_t thread, threads;
+    uint32_t from, to;          /* generated rows that it does row-wise work for */
+};
+
+/* For row r of the pass: embedding and turns; group g of 16 rows of Q, K or V, turned and kept unless heads are
+ * normed; head h of queries, then keys, normed, turned and kept; what the query heads of head h see. */
+void part_begin_row(const struct part *p, uint32_t r);
+void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r);
+void part_keep_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r);
+void part_attend_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r);
+
+static inline void part_beat(const struct part *p)
+{
+    if (p->m->pulse)
+        atomic_fetch_add_explicit(&p->m->pulse->beats, 1, memory_order_relaxed);
+}
+
+/* model_prompt.c: the step's prompt rows through all layers, on all threads; before it, on the caller's, what they share. */
+void prompt_plan(struct model *m);
+void prompt_part(const struct part *p);
 
 /* Everything of `m` but pool, threads and kernels, which are there. share may be NULL. */
 int model_load(struct model *m, const struct gguf *file, struct weights_share *share, struct err *err);

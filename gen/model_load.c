@@ -944,6 +944,24 @@ static void place_rows(struct layout *l, const struct model *m, uint32_t n, stru
     r->heads = m->shape.head_dim == m->shape.head_real ? r->att.f : place(l, (size_t)n * m->heads_stride, sizeof *r->heads);
 }
 
+/* Of the kernels for rows of a prompt. */
+static void place_prompt(struct model *m, struct layout *l)
+{
+    const struct prompt_kernels *k = m->k->prompt;
+    struct prompt *p = &m->prompt;
+
+    p->in = place(l, (size_t)MODEL_MAX_ROWS * m->dim, sizeof *p->in);
+    p->att = place(l, (size_t)MODEL_MAX_ROWS * m->attn, sizeof *p->att);
+    p->mid = place(l, (size_t)MODEL_MAX_ROWS * m->ffn, sizeof *p->mid);
+    for (uint32_t t = 0; t < m->threads; t++) {
+        struct worker_room unused, *room = l->base ? &m->rooms[t] : &unused;
+
+        room->sums = place(l, PROMPT_ITEM * 2 * (size_t)KERNEL_LANES, sizeof *room->sums);
+        room->tiles = place(l, PROMPT_ROOM, 1);
+        room->attend = place(l, k->attend ? k->attend_scratch(m->group, m->shape.head_dim) : 0, 1);
+    }
+}
+
 static void place_all(struct model *m, struct layout *l)
 {
     const struct model_shape *s = &m->shape;
@@ -968,6 +986,8 @@ static void place_all(struct model *m, struct layout *l)
         room->row = place(l, widest, sizeof *room->row);
         room->part = place(l, m->slot_floats, sizeof *room->part);
     }
+    if (m->k->prompt)
+        place_prompt(m, l);
     for (size_t i = 0; l->base && i < rows; i++) {
         m->y_rows[i] = m->y + i * m->dim;
         m->qkv_rows[i] = m->qkv + i * qkv;
@@ -1043,7 +1063,9 @@ int model_measure(const struct gguf *file, uint32_t threads, struct model_size *
     if (!m)
         return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
     m->threads = threads ? threads : pool_allowed();
-    r = read_all(&l);
+    r = kernels_choose(NULL, &m->k, err);
+    if (r == 0)
+        r = read_all(&l);
     if (r == 0) {
         *ret = (struct model_size){ .shape = m->shape, .threads = m->threads, .weight_bytes = m->weights_bytes,
                                     .scratch_bytes = m->scratch_bytes };

@@ -21,6 +21,7 @@
 
 enum {
     PROMPT_ROWS = 32,           /* rows of a block of tiles */
+    PROMPT_ATTEND_ROWS = 128,   /* of a call of attend(): the more, the less often keys and values are unpacked */
     PROMPT_TILE = 512,          /* elements of a tile of activations */
     PROMPT_SUMS = 1024,         /* floats of a block of sums */
     PROMPT_ROOM = 24 << 10,     /* bytes of struct prompt_mul.room */

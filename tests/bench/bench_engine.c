@@ -128,7 +128,7 @@ static void prefill(struct bench *b, uint32_t seq, uint32_t n, float *logits)
 
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct model_row){ prompt_token(b, i, seq), i, b->pages[seq],
-                                      i + 1 == n ? logits : NULL };
+                                      i + 1 == n ? logits : NULL, true };
     model_forward(b->model, b->kv, rows, n);
 }
 

@@ -1,0 +1,440 @@
+/* The rows of a prompt through all layers, on tables that have kernels for them (cpu/prompt.h).
+ *
+ * A layer is seven phases with a barrier behind each, eight where heads are normed. A phase is cut into items: two groups of a
+ * weight, or a few times that, for up to all rows; rows to norm; a head for up to 128 rows. Threads take items from a counter
+ * until there are none left, so a thread whose core is taken from it costs what it does not compute, and one item at the end. Who computes
+ * an item changes nothing: an element is the sum over all of k, in one order, and attention sees what is in the cache.
+ *
+ * Between phases rows are bf16 tiles, but for the residual stream, queries and what attention gives, which are floats.
+ *
+ * The first cache holds unpacked weights, the second one activations: so an item has all rows where they fit, else several
+ * panels for 256 rows, whose activations then come once for all of these.
+ *
+ * Logits of these rows are computed with those of generated ones, by the kernels of generated rows (model.c). In the last layer only
+ * rows from the first one on whose logits are wanted go further than their keys and values.
+ */
+#include "gen/model_in.h"
+
+#include "gen/kv.h"
+
+#include <string.h>
+
+enum {
+    ROWS_OF_NORM = 8,           /* of an item that norms rows */
+    FEW_ROWS = 64,              /* below, unpacking weights costs as much as multiplying them */
+    SECOND_CACHE = 1 << 20,     /* bytes of it for activations */
+    BLOCK_ELEMENTS = PROMPT_ROWS * KERNEL_BLOCK,
+};
+
+/* Phases, one after another. */
+struct walk {
+    const struct part *p;
+    const struct prompt_kernels *k;
+    struct prompt *prompt;
+    uint32_t phase;
+    uint32_t first, n;          /* rows [first, n) of the prompt's are on the way */
+    uint32_t layer;
+};
+
+static const struct layer *layer_of(const struct walk *w) { return &w->p->m->layers[w->layer]; }
+
+/* A row of the prompt in the pass. */
+static uint32_t row_of(const struct walk *w, uint32_t r) { return w->p->step->n + r; }
+
+static uint32_t ceil_of(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
+
+/* Where the tiles of the block that holds row r begin. */
+static uint16_t *block_of(uint16_t *tiles, uint32_t k, uint32_t r)
+{
+    return tiles + (size_t)(r / PROMPT_ROWS) * PROMPT_ROWS * k;
+}
+
+/* ---- phases ---------------------------------------------------------- */
+
+typedef void (*item_fn)(const struct walk *w, const void *arg, uint32_t i);
+
+/* The other counter is idle: all have left the phase before, and it counts from the next one on. */
+static void run(struct walk *w, item_fn fn, const void *arg, uint32_t n)
+{
+    _Atomic uint32_t *next = &w->prompt->next[w->phase % 2];
+    uint32_t i;
+
+    if (w->p->thread == 0)
+        atomic_store_explicit(&w->prompt->next[(w->phase + 1) % 2], 0, memory_order_relaxed);
+    while ((i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < n) {
+        fn(w, arg, i);
+        part_beat(w->p);
+    }
+    pool_barrier(w->p->m->pool, w->p->thread);
+    w->phase++;
+}
+
+/* ---- rows ------------------------------------------------------------ */
+
+static void begin_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const uint32_t end = (i + 1) * ROWS_OF_NORM < w->n ? (i + 1) * ROWS_OF_NORM : w->n;
+
+    (void)arg;
+    for (uint32_t r = i * ROWS_OF_NORM; r < end; r++)
+        part_begin_row(w->p, row_of(w, r));
+}
+
+/* What comes before the residual stream takes it in, and what makes of that the next input; each may be NULL. */
+struct norms { const float *post, *next; };
+
+static void norm_row(const struct walk *w, const struct norms *n, uint32_t r)
+{
+    const struct part *p = w->p;
+    const struct model *m = p->m;
+    float *x = p->rows->x + (size_t)row_of(w, r) * m->dim, *out = p->room->row;
+
+    if (n->post) {
+        p->k->rms_norm(m->y_rows[row_of(w, r)], n->post, m->dim, m->shape.dim, m->shape.rms_eps, out);
+        p->k->add(x, out, m->dim);
+    }
+    if (n->next) {
+        p->k->rms_norm(x, n->next, m->dim, m->shape.dim, m->shape.rms_eps, out);
+        w->k->to_tiles(out, m->dim, 0, r % PROMPT_ROWS, block_of(w->prompt->in, m->dim, r));
+    }
+}
+
+static void norm_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const uint32_t from = w->first + i * ROWS_OF_NORM, end = from + ROWS_OF_NORM < w->n ? from + ROWS_OF_NORM : w->n;
+
+    for (uint32_t r = from; r < end; r++)
+        norm_row(w, arg, r);
+}
+
+static void norm_rows(struct walk *w, const float *post, const float *next)
+{
+    if (post || next)
+        run(w, norm_item, &(struct norms){ post, next }, ceil_of(w->n - w->first, ROWS_OF_NORM));
+}
+
+/* ---- matrices -------------------------------------------------------- */
+
+/* How a matrix is cut: items of `panels` panels times `rows` rows, those of the same rows side by side. */
+struct cut { uint32_t panels, rows, n_across, n; };
+
+static uint32_t panels_of(const struct weight *w) { return ceil_of(w->mat.n_groups, 2); }
+
+static struct cut cut(const struct walk *w, uint32_t k, uint32_t n_panels, uint32_t most_panels)
+{
+    const uint32_t n = w->n - w->first, enough = w->p->threads > 1 ? 3 * w->p->threads : 1;
+    const size_t fit = SECOND_CACHE / ((size_t)k * sizeof(uint16_t)) / PROMPT_ROWS * PROMPT_ROWS;
+    struct cut c = { .panels = 1, .rows = ceil_of(n, PROMPT_ROWS) * PROMPT_ROWS };
+
+    if (fit < c.rows) {
+        c.rows = c.rows < 256 ? c.rows : 256;
+        c.panels = fit < c.rows ? most_panels : 1;
+    }
+    while (ceil_of(n_panels, c.panels) * ceil_of(n, c.rows) < enough && (c.panels > 1 || c.rows > FEW_ROWS)) {
+        if (c.panels > 1)
+            c.panels /= 2;
+        else
+            c.rows = ceil_of(c.rows / 2, PROMPT_ROWS) * PROMPT_ROWS;
+    }
+    c.n_across = ceil_of(n_panels, c.panels);
+    c.n = c.n_across * ceil_of(n, c.rows);
+    return c;
+}
+
+/* One item: panels [panel, panel + n_panels) for rows [row, row + n_rows). */
+struct piece { uint32_t panel, n_panels, row, n_rows; };
+
+static struct piece piece_of(const struct walk *w, const struct cut *c, uint32_t n_panels, uint32_t i)
+{
+    struct piece t = { .panel = i % c->n_across * c->panels, .row = w->first + i / c->n_across * c->rows };
+
+    t.n_panels = n_panels - t.panel < c->panels ? n_panels - t.panel : c->panels;
+    t.n_rows = w->n - t.row < c->rows ? w->n - t.row : c->rows;
+    return t;
+}
+
+/* Groups of a piece, from its panel number `from` on. */
+static uint32_t groups_of(const struct weight *weight, const struct piece *t, uint32_t from, uint32_t n_panels)
+{
+    const uint32_t left = weight->mat.n_groups - (t->panel + from) * 2;
+
+    return left < 2 * n_panels ? left : 2 * n_panels;
+}
+
+static void multiply(const struct walk *w, const struct weight *weight, uint16_t *x, const struct piece *t, float *sums)
+{
+    const struct mat *mat = &weight->mat;
+
+    w->k->mul(&(struct prompt_mul){
+        .type = mat->type,
+        .w = mat->w + (size_t)t->panel * 2 * mat->group_bytes,
+        .group_bytes = mat->group_bytes,
+        .n_groups = groups_of(weight, t, 0, t->n_panels),
+        .k = mat->k,
+        .x = block_of(x, mat->k, t->row),
+        .n_rows = t->n_rows,
+        .c = sums,
+        .room = w->p->room->tiles,
+    });
+}
+
+static const float *panel_sums(const float *sums, const struct piece *t, uint32_t panel)
+{
+    return sums + (size_t)panel * ceil_of(t->n_rows, PROMPT_ROWS) * PROMPT_SUMS;
+}
+
+/* y: of the first row of the piece, at the weight's first row. */
+static void take_out(const struct walk *w, const struct weight *weight, const struct piece *t, bool add, float *y, size_t y_stride)
+{
+    for (uint32_t i = 0; i < t->n_panels; i++) {
+        const size_t at = (size_t)(t->panel + i) * 2 * KERNEL_LANES;
+
+        w->k->out(&(struct prompt_out){
+            .c = panel_sums(w->p->room->sums, t, i),
+            .n_rows = t->n_rows,
+            .n_groups = groups_of(weight, t, i, 1),
+            .bias = weight->bias ? weight->bias + at : NULL,
+            .add = add,
+            .y = y + at,
+            .y_stride = y_stride,
+        });
+    }
+}
+
+/* ---- queries, keys, values -------------------------------------------- */
+
+struct qkv { struct cut cuts[3]; };
+
+static void qkv_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const struct qkv *all = arg;
+    const struct layer *l = layer_of(w);
+    const struct model *m = w->p->m;
+    enum weight_id id = W_Q;
+    size_t at = 0;
+    struct piece t;
+
+    for (; i >= all->cuts[id].n; id++) {
+        i -= all->cuts[id].n;
+        at += (size_t)l->w[id].mat.n_groups * KERNEL_LANES;
+    }
+    t = piece_of(w, &all->cuts[id], panels_of(&l->w[id]), i);
+    multiply(w, &l->w[id], w->prompt->in, &t, w->p->room->sums);
+    take_out(w, &l->w[id], &t, false, m->qkv_rows[row_of(w, t.row)] + at, (size_t)(m->qkv_rows[1] - m->qkv_rows[0]));
+    for (uint32_t r = row_of(w, t.row); r < row_of(w, t.row + t.n_rows); r++)
+        for (uint32_t g = 2 * t.panel, end = g + groups_of(&l->w[id], &t, 0, t.n_panels); g < end; g++)
+            part_keep_group(w->p, w->layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
+}
+
+static void head_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const struct model_shape *s = &w->p->m->shape;
+    const uint32_t end = (i + 1) * ROWS_OF_NORM < w->n ? (i + 1) * ROWS_OF_NORM : w->n;
+
+    (void)arg;
+    for (uint32_t r = i * ROWS_OF_NORM; r < end; r++)
+        for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++)
+            part_keep_head(w->p, w->layer, h, row_of(w, r));
+}
+
+static void qkv(struct walk *w)
+{
+    const struct layer *l = layer_of(w);
+    struct qkv all;
+    uint32_t n = 0;
+
+    for (enum weight_id id = W_Q; id <= W_V; id++) {
+        all.cuts[id] = cut(w, l->w[id].mat.k, panels_of(&l->w[id]), 4);
+        n += all.cuts[id].n;
+    }
+    run(w, qkv_item, &all, n);
+    if (l->q_norm)
+        run(w, head_item, NULL, ceil_of(w->n, ROWS_OF_NORM));
+}
+
+/* ---- attention ------------------------------------------------------- */
+
+static void attend_unit(const struct walk *w, const struct unit *u, uint32_t head, float *o)
+{
+    const struct part *p = w->p;
+    const struct model *m = p->m;
+    const uint32_t r = row_of(w, u->first), hd = m->shape.head_dim;
+    const struct kv_view view = kv_view(p->step->kv, w->layer, head);
+
+    w->k->attend(&(struct prompt_attend){
+        .q = m->qkv_rows[r] + (size_t)head * m->group * hd,
+        .q_stride = (size_t)(m->qkv_rows[1] - m->qkv_rows[0]),
+        .n = u->n,
+        .group = m->group,
+        .head_dim = hd,
+        .pos = p->step->rows[r].pos,
+        .window = m->sights[layer_of(w)->sight].window,
+        .kv = &view,
+        .pages = p->step->rows[r].pages,
+        .scale = m->attn_scale,
+        .softcap = m->attn_softcap,
+        .o = o,
+        .o_stride = m->heads_stride,
+        .scratch = p->room->attend,
+    });
+}
+
+/* What heads are padded with stays out of O's input. */
+static void heads_to_tiles(const struct walk *w, uint32_t r, uint32_t head, const float *o)
+{
+    const struct model *m = w->p->m;
+    const uint32_t hd = m->shape.head_dim, real = m->shape.head_real;
+    uint16_t *block = block_of(w->prompt->att, m->attn, r);
+
+    if (hd == real) {
+        w->k->to_tiles(o, m->group * hd, head * m->group * hd, r % PROMPT_ROWS, block);
+        return;
+    }
+    for (uint32_t h = 0; h < m->group; h++)
+        w->k->to_tiles(o + (size_t)h * hd, real, (head * m->group + h) * real, r % PROMPT_ROWS, block);
+}
+
+/* The longest first: of a prompt's rows the last see most. */
+static void attend_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const struct model *m = w->p->m;
+    const uint32_t heads = m->shape.n_kv_heads, head = i % heads;
+    const struct unit *u = &w->prompt->units[w->prompt->n_units - 1 - i / heads];
+    float *o = w->p->rows->heads + (size_t)row_of(w, u->first) * m->heads_stride + (size_t)head * m->group * m->shape.head_dim;
+
+    (void)arg;
+    if ((uint32_t)u->first + u->n <= w->first)
+        return;
+    if (w->k->attend)
+        attend_unit(w, u, head, o);
+    for (uint32_t r = u->first; r < (uint32_t)u->first + u->n; r++, o += m->heads_stride) {
+        if (!w->k->attend)
+            part_attend_head(w->p, w->layer, head, row_of(w, r));
+        heads_to_tiles(w, r, head, o);
+    }
+}
+
+/* ---- the rest of a layer --------------------------------------------- */
+
+/* A matrix whose result goes to the residual stream, at once or by a norm. */
+struct to_stream {
+    const struct weight *weight;
+    uint16_t *x;
+    bool normed;
+    struct cut cut;
+};
+
+static void stream_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const struct to_stream *s = arg;
+    const struct model *m = w->p->m;
+    const struct piece t = piece_of(w, &s->cut, panels_of(s->weight), i);
+
+    multiply(w, s->weight, s->x, &t, w->p->room->sums);
+    take_out(w, s->weight, &t, !s->normed, (s->normed ? m->y : w->p->rows->x) + (size_t)row_of(w, t.row) * m->dim, m->dim);
+}
+
+static void to_stream(struct walk *w, enum weight_id id, uint16_t *x, bool normed)
+{
+    struct to_stream s = { .weight = &layer_of(w)->w[id], .x = x, .normed = normed };
+
+    s.cut = cut(w, s.weight->mat.k, panels_of(s.weight), 4);
+    run(w, stream_item, &s, s.cut.n);
+}
+
+static const float *bias_at(const struct weight *weight, uint32_t panel)
+{
+    return weight->bias ? weight->bias + (size_t)panel * 2 * KERNEL_LANES : NULL;
+}
+
+/* A panel of both matrices is one column of tiles in the middle. */
+static void gate_item(const struct walk *w, const void *arg, uint32_t i)
+{
+    const struct weight *gate = &layer_of(w)->w[W_GATE], *up = &layer_of(w)->w[W_UP];
+    const struct model *m = w->p->m;
+    const struct piece t = piece_of(w, arg, panels_of(gate), i);
+    float *gates = w->p->room->sums, *ups = gates + PROMPT_ITEM * (size_t)KERNEL_LANES;
+
+    multiply(w, gate, w->prompt->in, &t, gates);
+    multiply(w, up, w->prompt->in, &t, ups);
+    for (uint32_t q = 0; q < t.n_panels; q++)
+        w->k->gate(&(struct prompt_gate){
+            .gate = panel_sums(gates, &t, q),
+            .up = panel_sums(ups, &t, q),
+            .gate_bias = bias_at(gate, t.panel + q),
+            .up_bias = bias_at(up, t.panel + q),
+            .n_rows = t.n_rows,
+            .gelu = m->arch->act == ARCH_GELU_TANH,
+            .x = block_of(w->prompt->mid, m->ffn, t.row) + (size_t)(t.panel + q) * BLOCK_ELEMENTS,
+            .x_stride = (size_t)PROMPT_ROWS * m->ffn,
+        });
+}
+
+static void run_layer(struct walk *w)
+{
+    const struct layer *l = layer_of(w);
+    const struct model *m = w->p->m;
+    const bool last = w->layer + 1 == m->shape.n_layers;
+    struct cut gates;
+
+    qkv(w);
+    if (last)
+        w->first = w->prompt->seen_from;
+    if (w->first >= w->n)
+        return;
+    run(w, attend_item, NULL, w->prompt->n_units * m->shape.n_kv_heads);
+    to_stream(w, W_O, w->prompt->att, l->post_attn_norm != NULL);
+    norm_rows(w, l->post_attn_norm, l->ffn_norm);
+    gates = cut(w, l->w[W_GATE].mat.k, panels_of(&l->w[W_GATE]), 2);
+    run(w, gate_item, &gates, gates.n);
+    to_stream(w, W_DOWN, w->prompt->mid, l->post_ffn_norm != NULL);
+    norm_rows(w, l->post_ffn_norm, last ? NULL : l[1].attn_norm);
+}
+
+void prompt_part(const struct part *p)
+{
+    struct walk w = { .p = p, .k = p->k->prompt, .prompt = &p->m->prompt, .n = p->step->n_prompt };
+
+    w.k->enter();
+    run(&w, begin_item, NULL, ceil_of(w.n, ROWS_OF_NORM));
+    norm_rows(&w, NULL, p->m->layers[0].attn_norm);
+    for (; w.layer < p->m->shape.n_layers; w.layer++)
+        run_layer(&w);
+    w.k->leave();
+}
+
+/* Rows of one sequence that follow one another have the same pages and neighbouring positions. */
+static bool follows(const struct model_row *a, const struct model_row *b)
+{
+    return a->pages == b->pages && a->pos + 1 == b->pos;
+}
+
+/* Rows of a unit: long ones unpack keys and values less often, but every thread should have some. */
+static uint32_t unit_rows(const struct model *m)
+{
+    uint32_t rows = PROMPT_ATTEND_ROWS;
+
+    while (rows > PROMPT_ROWS && ceil_of(m->step.n_prompt, rows) * m->shape.n_kv_heads < 3 * m->threads)
+        rows /= 2;
+    return rows;
+}
+
+void prompt_plan(struct model *m)
+{
+    const struct step *s = &m->step;
+    const struct model_row *rows = s->rows + s->n;
+    const uint32_t most = unit_rows(m);
+    struct prompt *p = &m->prompt;
+    uint32_t seen = 0;
+
+    p->next[0] = p->next[1] = 0;
+    p->n_units = 0;
+    for (uint32_t r = 0; r < s->n_prompt; r++) {
+        if (r == 0 || p->units[p->n_units - 1].n == most || !follows(&rows[r - 1], &rows[r]))
+            p->units[p->n_units++] = (struct unit){ (uint16_t)r, 0 };
+        p->units[p->n_units - 1].n++;
+    }
+    while (seen < s->n_prompt && !rows[seen].logits)
+        seen++;
+    p->seen_from = seen == s->n_prompt ? seen : seen / PROMPT_ROWS * PROMPT_ROWS;
+}
