@@ -10,6 +10,7 @@
 #include "gen/cpu/avx512.h"
 
 #include "gen/cpu/prompt.h"
+#include "gen/cpu/tile_attend.h"
 #include "gen/cpu/tile_dequant.h"
 #include "gen/cpu/tiles.h"
 
@@ -326,18 +327,7 @@ static void prompt_out(const struct prompt_out *o)
     }
 }
 
-/* 2^x within 1e-4 of itself for what is rounded to bf16: integer part to the exponent, a cubic for the rest. */
-INLINE v16 exp2_rough(v16 x)
-{
-    const v16 magic = v16_set1(12582912), in = v16_max(v16_min(x, v16_set1(126)), v16_set1(-125));
-    const v16 sum = v16_add(in, magic), r = v16_sub(in, v16_sub(sum, magic));
-    v16 p = v16_fma(v16_set1(0.0551716685f), r, v16_set1(0.2426389f));
-
-    p = v16_fma(p, r, v16_set1(0.69326053f));
-    p = v16_fma(p, r, v16_set1(0.99992807f));
-    return _mm512_castsi512_ps(
-        _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(sum), 23)));
-}
+INLINE v16 exp2_rough(v16 x) { return exp2_cubic(v16_max(v16_min(x, v16_set1(126)), v16_set1(-125))); }
 
 /* x / (1 + e^-x), and GELU's tanh form, which is x / (1 + e^-2u). */
 INLINE v16 act(v16 x, bool gelu)
@@ -352,8 +342,6 @@ INLINE v16 act(v16 x, bool gelu)
 }
 
 INLINE v16 biased(v16 x, const float *bias, int g) { return bias ? v16_add(x, v16_load(bias + g * L)) : x; }
-
-INLINE void put_bf16(uint16_t *to, v16 v) { _mm256_storeu_si256((__m256i *)to, (__m256i)_mm512_cvtneps_pbh(v)); }
 
 static void prompt_gate(const struct prompt_gate *o)
 {
@@ -387,6 +375,8 @@ static const struct prompt_kernels prompt = {
     .out = prompt_out,
     .gate = prompt_gate,
     .to_tiles = to_tiles,
+    .attend = prompt_attend,
+    .attend_scratch = attend_scratch,
 };
 
 KERNELS_TABLE(amx, tiles, &prompt);

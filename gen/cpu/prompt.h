@@ -60,11 +60,12 @@ struct prompt_gate {
     size_t x_stride;            /* elements from block to block */
 };
 
-/* Attention of up to PROMPT_ROWS neighbouring rows of one sequence, those query heads that share one key/value head. */
+/* Attention of neighbouring rows of one sequence, those query heads that share one key/value head. How rows are cut into calls does
+ * not change their results. */
 struct prompt_attend {
     const float *q;             /* of the first row: [group][head_dim], rotated, not scaled */
     size_t q_stride;            /* floats from row to row */
-    uint32_t n, group, head_dim;                /* rows, 1 to PROMPT_ROWS; head_dim a multiple of 16 */
+    uint32_t n, group, head_dim;                /* rows, 1 to PROMPT_ATTEND_ROWS; head_dim a multiple of 16 */
     uint32_t pos;               /* of the first row; row r sees positions up to pos + r */
     uint32_t window;            /* and at most this many, its own included */
     const struct kv_view *kv;   /* this layer and head */
@@ -72,7 +73,7 @@ struct prompt_attend {
     float scale, softcap;       /* as in struct attend */
     float *o;                   /* of the first row: [group][head_dim], done: divided by the sum */
     size_t o_stride;
-    void *scratch;              /* prompt_kernels.attend_scratch bytes, aligned to 64 */
+    void *scratch;              /* attend_scratch() bytes, aligned to 64 */
 };
 
 struct prompt_kernels {

@@ -15,8 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct prompt_attend;
-
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
