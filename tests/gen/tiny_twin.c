@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "gen/cpu/kernels.h"
 #include "gen/kv.h"
 #include "gen/model.h"
 #include "loaders/gguf.h"
@@ -22,6 +23,7 @@ struct twin {
     struct model *model;
     struct kv *kv;
     uint32_t pages[PAGES], vocab;
+    bool prompt;
     float *logits;                      /* [MAX_TOKENS][vocab] */
     struct buf expected;                /* a safetensors file: length of the table, table, data */
     cJSON *table;
@@ -81,15 +83,16 @@ static const void *tensor(const struct twin *t, const char *kind, uint32_t lengt
     return t->expected.data + 8 + t->table_len + from;
 }
 
-static int open_model(const struct gguf *file, const char *isa, uint32_t threads, struct twin *t, struct err *err)
+static int open_model(const struct gguf *file, const struct twin_way *way, struct twin *t, struct err *err)
 {
-    const struct model_options options = { .threads = threads, .isa = isa };
+    const struct model_options options = { .threads = way->threads, .isa = way->isa };
     const struct model_shape *s;
     int r = model_open(file, &options, &t->model, err);
 
     if (r < 0)
         return r;
     s = model_shape(t->model);
+    t->prompt = way->prompt;
     t->vocab = s->vocab_size;
     t->logits = calloc((size_t)MAX_TOKENS * t->vocab, sizeof *t->logits);
     if (!t->logits)
@@ -100,15 +103,17 @@ static int open_model(const struct gguf *file, const char *isa, uint32_t threads
 }
 
 /* Logits of n tokens from position `first` on: the last of all `wanted`. */
-static int feed(struct twin *t, const int32_t *ids, uint32_t first, uint32_t n, uint32_t wanted, struct err *err)
+static int feed(struct twin *t, const int32_t *ids, uint32_t first, uint32_t n, uint32_t wanted, bool prompt, struct err *err)
 {
     struct model_row rows[MAX_TOKENS];
 
     for (uint32_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= t->vocab)
             return err_set(err, -EINVAL, "token %d is not in the vocabulary of %u", ids[i], t->vocab);
-        rows[i] = (struct model_row){ ids[i], first + i, t->pages,
-                                      i + wanted < n ? NULL : t->logits + (size_t)(i + wanted - n) * t->vocab };
+        rows[i] = (struct model_row){
+            .token = ids[i], .pos = first + i, .pages = t->pages, .prompt = prompt,
+            .logits = i + wanted < n ? NULL : t->logits + (size_t)(i + wanted - n) * t->vocab,
+        };
     }
     model_forward(t->model, t->kv, rows, n);
     return 0;
@@ -123,7 +128,7 @@ static int score_length(struct twin *t, uint32_t n, double *ret, struct err *err
 
     if (!ids || !want)
         return -EINVAL;
-    if ((r = feed(t, ids, 0, n, wanted, err)))
+    if ((r = feed(t, ids, 0, n, wanted, t->prompt, err)))
         return r;
     *ret = 0;
     for (size_t i = 0; i < (size_t)wanted * t->vocab; i++) {
@@ -139,13 +144,13 @@ static int score_pieces(struct twin *t, uint32_t n, uint32_t *ret, struct err *e
 {
     const int32_t *ids = tensor(t, "ids", n, n, err);
     float *whole = malloc((size_t)n * t->vocab * sizeof *whole);
-    int r = !ids ? -EINVAL : !whole ? err_set(err, -ENOMEM, "no memory") : feed(t, ids, 0, n, n, err);
+    int r = !ids ? -EINVAL : !whole ? err_set(err, -ENOMEM, "no memory") : feed(t, ids, 0, n, n, t->prompt, err);
 
     if (r == 0)
         memcpy(whole, t->logits, (size_t)n * t->vocab * sizeof *whole);
     for (uint32_t at = 0, len = 1; r == 0 && at < n; at += len, len++) {
         len = len < n - at ? len : n - at;
-        r = feed(t, ids + at, at, len, len, err);
+        r = feed(t, ids + at, at, len, len, t->prompt, err);
         for (size_t i = 0; i < (size_t)len * t->vocab; i++)
             *ret += memcmp(&t->logits[i], &whole[(size_t)at * t->vocab + i], sizeof(float)) != 0;
     }
@@ -172,9 +177,9 @@ static int score_greedy(struct twin *t, uint32_t *ret, struct err *err)
 
     if (!prompt || !ids)
         return -EINVAL;
-    r = feed(t, prompt, 0, PROMPT, 1, err);
+    r = feed(t, prompt, 0, PROMPT, 1, t->prompt, err);
     for (*ret = 0; r == 0 && *ret < TWIN_GREEDY && best(t) == ids[*ret]; ++*ret)
-        r = feed(t, &ids[*ret], PROMPT + *ret, 1, 1, err);
+        r = feed(t, &ids[*ret], PROMPT + *ret, 1, 1, false, err);
     return r;
 }
 
@@ -195,8 +200,17 @@ static int read_facts(const char *folder, struct twin_score *ret, struct err *er
     return 0;
 }
 
-int twin_score(const char *folder, const struct gguf *file, const char *isa, uint32_t threads, struct twin_score *ret,
-               struct err *err)
+static int find_limit(const struct twin_way *way, double *ret, struct err *err)
+{
+    const struct kernels *k;
+    int r = kernels_choose(way->isa, &k, err);
+
+    if (r == 0)
+        *ret = way->prompt && k->prompt ? TWIN_MAX_ERROR_BF16 : TWIN_MAX_ERROR;
+    return r;
+}
+
+int twin_score(const char *folder, const struct gguf *file, const struct twin_way *way, struct twin_score *ret, struct err *err)
 {
     CLEANUP(gguf_close) struct gguf *own = NULL;
     struct twin t = { .expected = BUF_INIT };
@@ -205,8 +219,8 @@ int twin_score(const char *folder, const struct gguf *file, const char *isa, uin
     int r;
 
     snprintf(path, sizeof path, "%s/model.gguf", folder);
-    if ((r = read_facts(folder, &s, err)) || (r = read_table(folder, &t, err)) ||
-        (!file && (r = gguf_open(path, &own, err))) || (r = open_model(file ? file : own, isa, threads, &t, err)))
+    if ((r = find_limit(way, &s.limit, err)) || (r = read_facts(folder, &s, err)) || (r = read_table(folder, &t, err)) ||
+        (!file && (r = gguf_open(path, &own, err))) || (r = open_model(file ? file : own, way, &t, err)))
         goto out;
     for (int i = 0; i < TWIN_LENGTHS; i++) {
         if ((r = score_length(&t, twin_lengths[i], &s.error[i], err)))
@@ -219,4 +233,11 @@ int twin_score(const char *folder, const struct gguf *file, const char *isa, uin
 out:
     twin_fini(&t);
     return r;
+}
+
+bool twin_fine(const struct twin_score *s)
+{
+    const bool clear = s->worst * s->logit_std < s->min_gap / 2 || s->limit <= TWIN_MAX_ERROR;
+
+    return s->worst <= s->limit && s->n_moved == 0 && (s->n_greedy == TWIN_GREEDY || !clear);
 }
