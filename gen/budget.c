@@ -35,7 +35,7 @@ static void learn(double *alone, double us)
 
 void budget_took(struct budget *b, uint32_t n_generated, uint32_t n_prompt, uint64_t us)
 {
-    double *alone, part, ratio;
+    double *alone, target, part, ratio;
 
     if (n_generated == 0 || us == 0)
         return;
@@ -48,8 +48,9 @@ void budget_took(struct budget *b, uint32_t n_generated, uint32_t n_prompt, uint
     b->n_mixed++;
     if (*alone == 0)
         return;
+    target = BUDGET_STRETCH * *alone > BUDGET_SMOOTH_US ? BUDGET_STRETCH * *alone : BUDGET_SMOOTH_US;
     part = (double)us - *alone > *alone / 16 ? (double)us - *alone : *alone / 16;
-    ratio = (BUDGET_STRETCH - 1) * *alone / part;
+    ratio = (target - *alone) / part;
     /* Halved at most, for one slow pass says little; grown only by a pass that used what it had. */
     if (ratio < 1)
         b->rows = n_prompt * (ratio > 0.5 ? ratio : 0.5);

@@ -3,7 +3,8 @@
  * Each pass gives every running sequence a token, so the gap between two tokens is how long
  * a pass takes. Rows of prompts make it longer, late ones in a long prompt more so, and by how
  * much only the machine knows. So passes are timed: one that only generates says what the gap is
- * undisturbed, and the rows beside it grow or shrink until the whole takes BUDGET_STRETCH of it.
+ * undisturbed, and the rows beside it grow or shrink until the whole takes BUDGET_STRETCH of it,
+ * or BUDGET_SMOOTH_US where that is longer: nobody reads faster, and prompts wait for nothing then.
  * Where nothing generates, or nothing was timed, nothing is held back but the first guess.
  *
  * What a row computes never depends on it: the same request has the same answer.
@@ -18,8 +19,9 @@
 #include <stdint.h>
 
 enum {
-    BUDGET_MIN_ROWS = 32,               /* a prompt goes on at least so fast */
-    BUDGET_FIRST_ROWS = 64,
+    BUDGET_MIN_ROWS = 8,                /* a prompt goes on at least so fast */
+    BUDGET_FIRST_ROWS = 32,
+    BUDGET_SMOOTH_US = 10000,           /* between two tokens */
     BUDGET_REFRESH = 64,                /* passes with prompts, then one without */
     BUDGET_BANDS = 10,                  /* 1, 2-3, 4-7, … rows that generate: a pass of each is timed apart */
 };
