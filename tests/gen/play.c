@@ -57,6 +57,7 @@ static void on_event(const struct engine_event *ev, void *unused)
     cr_assert(!p->cancelled && !p->n_done && !p->n_failed, "an event after the last");
     p->prompt_tokens = ev->prompt_tokens;
     p->completion_tokens = ev->completion_tokens;
+    p->cached_tokens = ev->cached_tokens;
     switch (ev->kind) {
     case ENGINE_STARTED:
         cr_assert(!p->n_output && !p->n_started, "started late");

@@ -11,7 +11,7 @@ struct play {
     struct buf text;
     struct engine_token tokens[4096];
     size_t n_tokens, n_top;         /* n_top: entries of all tokens' lists */
-    uint32_t prompt_tokens, completion_tokens;
+    uint32_t prompt_tokens, completion_tokens, cached_tokens;
     int n_started, n_output, n_done, n_failed, error;
     char finish[16], stop[64], message[128];
     void (*on_output)(struct play *p);          /* may cancel */

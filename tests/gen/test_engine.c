@@ -3,6 +3,7 @@
 #include "gen/engine.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/utf8.h"
 #include "conv/chat.h"
@@ -204,6 +205,119 @@ Test(engine, a_seed_repeats_and_another_does_not)
     play_wait(&box, many, 3);
     expect_same(&many[0], &many[1]);
     cr_expect(ne(int, memcmp(buf_str(&many[0].text), buf_str(&many[2].text), 20), 0));
+    play_fini(many, N);
+}
+
+/* Eight times the same prompt of 100 tokens, seeds 0 to 7. */
+static void fill_equal(struct play *p)
+{
+    static int32_t prompt[100];
+
+    for (int k = 0; k < 100; k++)
+        prompt[k] = (k * 7) % 250;
+    fill(p, 30);
+    for (int i = 0; i < N; i++) {
+        p[i].req.tokens = prompt;
+        p[i].req.n_tokens = 100;
+    }
+}
+
+Test(engine, equal_prompts_are_read_once_and_each_answer_is_its_own)
+{
+    struct engine_config config = tiny;
+    struct engine_stats stats;
+
+    fill_equal(alone);
+    fill_equal(many);
+    config.prefix = ENGINE_PREFIX_OFF;
+    {
+        OPEN(box, config);
+
+        for (int i = 0; i < N; i++) {
+            submit(&box, &alone[i]);
+            play_wait(&box, &alone[i], 1);
+            cr_expect(eq(u32, alone[i].cached_tokens, 0));
+        }
+        engine_stats(box.e, &stats);
+        cr_expect(eq(u64, stats.prompt_tokens, 100 * N));
+        cr_expect(eq(u32, stats.kv_pages_cached, 0));
+    }
+    {
+        OPEN(box, tiny);
+
+        for (int i = 0; i < N; i++)
+            submit(&box, &many[i]);
+        play_wait(&box, many, N);
+        engine_stats(box.e, &stats);
+        cr_expect(eq(u64, stats.prompt_tokens, 100 + (N - 1) * 4));
+        cr_expect(eq(u64, stats.cached_tokens, (N - 1) * 96));
+        cr_expect(eq(u32, stats.kv_pages_cached, 6));
+        cr_expect(eq(u32, stats.kv_pages_free, stats.kv_pages));
+        for (int i = 0; i < N; i++) {
+            cr_expect(eq(u32, many[i].cached_tokens, i ? 96 : 0));
+            expect_same(&alone[i], &many[i]);
+        }
+        play_fini(many, N);
+        fill_equal(many);                           /* and they outlive their requests */
+        submit(&box, &many[3]);
+        play_wait(&box, &many[3], 1);
+        cr_expect(eq(u32, many[3].cached_tokens, 96));
+        expect_same(&alone[3], &many[3]);
+    }
+    play_fini(alone, N);
+    play_fini(many, N);
+}
+
+Test(engine, what_one_salt_has_read_another_does_not_find_unless_all_share)
+{
+    struct engine_config config = tiny;
+
+    for (int shared = 0; shared < 2; shared++) {
+        config.prefix = shared ? ENGINE_PREFIX_SHARED : ENGINE_PREFIX_SALTED;
+        OPEN(box, config);
+
+        fill_equal(many);
+        for (int i = 0; i < 4; i++) {
+            many[i].req.salt[i / 2] = 5;            /* 5,0  5,0  0,5  0,5 */
+            submit(&box, &many[i]);
+            play_wait(&box, &many[i], 1);
+            cr_expect(eq(u32, many[i].cached_tokens, i % 2 || (shared && i) ? 96 : 0));
+        }
+        play_fini(many, N);
+    }
+}
+
+Test(engine, a_request_that_is_late_fails_while_it_runs_and_while_it_waits)
+{
+    struct engine_config config = tiny;
+    uint64_t now = clock_mono_us();
+
+    config.parallel = 1;
+    OPEN(box, config);
+    fill(many, 480);
+    many[0].req.n_tokens = 10;
+    submit(&box, &many[0]);
+    engine_pause(box.e, many[0].seq, true);
+    many[1].req.deadline_us = now + 1000;           /* waits */
+    many[2].req.deadline_us = now + 600000000;
+    many[1].req.max_tokens = many[2].req.max_tokens = 20;
+    submit(&box, &many[1]);
+    submit(&box, &many[2]);
+    engine_pause(box.e, many[0].seq, false);
+    play_wait(&box, many, 3);
+    cr_expect(eq(int, many[0].n_done, 1));
+    cr_expect(eq(int, many[1].error, -ETIMEDOUT));
+    cr_expect(eq(str, (char *)many[1].message, "the request took longer than it was given"));
+    cr_expect(eq(int, many[2].n_done, 1));
+    play_fini(many, N);
+
+    fill(many, 400);                                /* nothing happens but the clock */
+    many[0].req.n_tokens = 10;
+    many[0].req.deadline_us = clock_mono_us() + 20000;
+    submit(&box, &many[0]);
+    engine_pause(box.e, many[0].seq, true);
+    play_wait(&box, many, 1);
+    cr_expect(eq(int, many[0].error, -ETIMEDOUT));
     play_fini(many, N);
 }
 
@@ -473,6 +587,9 @@ Test(engine, requests_that_can_never_run_are_refused_with_a_sentence)
     req = good;
     req.n_logprobs = 21;
     refuse(&box, &req, "21 log-probabilities are more than 20");
+    req = good;
+    req.priority = -1001;
+    refuse(&box, &req, "a priority of -1001 is not between -1000 and 1000");
     req = good;
     req.stop = empty;
     req.n_stop = 1;

@@ -32,14 +32,20 @@ void *aligned_alloc(size_t alignment, size_t size) { return count(), __libc_mema
 
 static struct play play[8];
 
+/* Some of it equal, some of it not. */
 static void run(struct play_box *box, unsigned seed)
 {
-    static int32_t prompt[100];
     static const char *const stops[] = { "\n\n\n\n\n\n", "#####" };
+    static int32_t prompt[100], other[100];
+
+    for (int k = 0; k < 100; k++)
+        other[k] = (int32_t)(k * seed) % 250;
+    memset(prompt, 0, sizeof prompt);
+    memcpy(prompt + 40, other, 60 * sizeof prompt[0]);
 
     for (int i = 0; i < 8; i++) {
         play[i] = (struct play){ .req = {
-            .tokens = prompt, .n_tokens = (size_t)(100 - i), .max_tokens = 150,
+            .tokens = i % 3 ? prompt : other, .n_tokens = (size_t)(100 - i), .max_tokens = 150,
             .sample = sample_defaults, .stop = stops, .n_stop = 2, .n_logprobs = i % 2 ? 3 : -1,
             .ignore_end = true,
         } };
@@ -69,7 +75,7 @@ Test(engine_alloc, a_pass_allocates_nothing, .timeout = 300)
     snprintf(path, sizeof path, "%s/tiny.gguf", folder);
     tiny_file_write(path, &(struct tiny_file){ .seed = 3 });
     caller = pthread_self();
-    cr_assert(zero(int, play_open(&box, (struct engine_config){ .path = path, .parallel = 8, .threads = 2,
+    cr_assert(zero(int, play_open(&box, (struct engine_config){ .path = path, .parallel = 8, .threads = 2, .kv_tokens = 1000,
                                                                .chat_template = "chatml" }, NULL)));
     run(&box, 1);
     counting = true;
@@ -78,6 +84,8 @@ Test(engine_alloc, a_pass_allocates_nothing, .timeout = 300)
     engine_stats(box.e, &stats);
     cr_expect(zero(uint, counted));
     cr_expect(eq(u64, stats.allocations, 0));
+    cr_expect(gt(u64, stats.preemptions, 0));
+    cr_expect(gt(u64, stats.cached_tokens, 0));
     cr_expect(eq(u64, stats.generated_tokens, 2 * 8 * 150));
     unlink(path);
     rmdir(folder);
