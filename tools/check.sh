@@ -4,11 +4,11 @@
 #   ./check            the ordinary suite: build plain and with ASan + UBSan, layers, every test in both builds, quickstart; as
 #                      root also the packages, installed on a Debian that boots in a container
 #   ./check --quick    the plain build and its tests, without those that start the whole service
-#   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), the real models on every
-#                      path of this machine and with every type of cache (an hour), all programs under valgrind, limits on an
-#                      emulated machine, every fuzzer for some seconds, the threads under TSan, the system tests on a static build,
-#                      both commands of the README in a fresh minimal Debian root, as root and as an ordinary user with sudo, and a
-#                      cross build for arm64 whose unit tests run under qemu-user (needs root)
+#   ./check --all      the ordinary suite, the fault table ten times with a thousand kills (an hour), 500 random schedules of
+#                      an engine, the real models on every path of this machine and with every type of cache (an hour), all
+#                      programs under valgrind, limits on an emulated machine, every fuzzer for some seconds, the threads under TSan,
+#                      the system tests on a static build, both commands of the README in a fresh minimal Debian root, as root and as
+#                      an ordinary user with sudo, and a cross build for arm64 whose unit tests run under qemu-user (needs root)
 #   ./check --fuzz SECONDS [NAME…]
 #                      every fuzzer of tests/fuzz, or those named, for SECONDS each, with clang, ASan and UBSan. What one finds is
 #                      kept in build-fuzz/findings/NAME and counts as a failure; what it has learnt stays in build-fuzz/corpus/NAME
@@ -192,6 +192,10 @@ if [ "$mode" = all ]; then
     export FASTCHAT_CHAOS=long
     run_tests build --timeout-multiplier 20 system-chaos
     unset FASTCHAT_CHAOS
+    say "random schedules, 500 of them"
+    export FASTCHAT_SCHEDULES=500
+    run_tests build --timeout-multiplier 4 gen-schedules
+    unset FASTCHAT_SCHEDULES
     say "real models on every path of this machine"
     run_tests build --suite score
     say "valgrind"
