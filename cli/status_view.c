@@ -150,14 +150,20 @@ static const char *load_of(const cJSON *model)
     return strcmp(load, "on-demand") == 0 ? "on demand" : load[0] ? load : "-";
 }
 
-/* "140 MB of 512 MB" where there is a limit. */
+/* "140 MB of 512 MB" where there is a limit; "240 MB (99 MB shared)": other processes of the model have that too. */
 static void memory_of(const cJSON *child, const cJSON *model, char *out)
 {
     int64_t used = positive(child, "rss_kb"), most = model ? positive(model, "memory_max_mb") : -1;
+    const int64_t shared = positive(child, "shared_kb");
+    char part[32];
     size_t n;
 
     memory(used, out, CELL);
     n = strlen(out);
+    if (used >= 0 && shared >= 1024) {
+        memory(shared, part, sizeof part);
+        n += (size_t)snprintf(out + n, CELL - n, " (%s shared)", part);
+    }
     if (used < 0 || most < 0 || most > INT64_MAX / 1024)
         return;
     n += (size_t)snprintf(out + n, CELL - n, " of ");

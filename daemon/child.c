@@ -6,7 +6,7 @@
  * loop, so that a loop that no longer turns sends none.
  *
  * What cannot be sent because the supervisor does not read is kept until the
- * next beat is due (the state and the answer to a reload, which matter) or
+ * next beat is due (state, answer to a reload and packed weights, which matter) or
  * dropped (a beat or a wish, which the next one replaces).
  */
 #include "daemon/child.h"
@@ -50,6 +50,8 @@ struct child {
     bool replaced;              /* another process goes on in its place */
     bool state_waits;           /* it is not sent yet */
     char *reloaded;             /* answer to the last RELOAD that is not sent yet; else NULL */
+    int weights;                /* that came, and nobody has taken; else -1 */
+    int weights_made;           /* not sent yet; else -1 */
     struct child_socket sockets[MAX_SOCKETS];
     size_t n_sockets;
     int reserve;                /* given up while a frame is read, for the one that it may bring */
@@ -85,6 +87,17 @@ static void send_state(struct child *c)
     c->state_waits = r == CONTROL_AGAIN;
     if (r < 0)
         log_warning("the state '%s' could not be sent: %s", c->state, strerror(-r));
+}
+
+static void send_weights(struct child *c)
+{
+    int r = control_send(CONTROL_FD, CONTROL_WEIGHTS_MADE, NULL, 0, &c->weights_made, 1);
+
+    if (r == CONTROL_AGAIN)
+        return;
+    if (r < 0)
+        log_warning("the packed weights could not be handed on: %s", strerror(-r));
+    fd_close(STEAL_FD(c->weights_made));
 }
 
 static void send_reloaded(struct child *c)
@@ -130,6 +143,8 @@ static void on_beat(void *user)
         send_state(c);
     if (c->reloaded)
         send_reloaded(c);
+    if (c->weights_made >= 0)
+        send_weights(c);
     if (!c->ops.alive || c->ops.alive(&busy_ms, c->ops.user))
         send_beat(c, busy_ms);
     loop_timer_set(c->beat, c->beat_us);
@@ -391,6 +406,15 @@ static int take_socket_frame(struct child *c, struct err *err)
     return 0;
 }
 
+static int take_weights_frame(struct child *c, struct err *err)
+{
+    if (c->frame.n_fds != 1)
+        return err_set(err, -EPROTO, "a WEIGHTS frame needs one descriptor");
+    fd_close(c->weights);
+    c->weights = STEAL_FD(c->frame.fds[0]);
+    return 0;
+}
+
 static int take_settings(struct child *c, struct err *err)
 {
     struct own own;
@@ -417,6 +441,8 @@ static int start_frame(struct child *c, struct err *err)
         return take_settings(c, err);
     case CONTROL_LISTEN:
         return take_socket_frame(c, err);
+    case CONTROL_WEIGHTS:
+        return take_weights_frame(c, err);
     case CONTROL_START:
         return c->settings ? 1 : err_set(err, -EPROTO, "START came before the settings");
     case CONTROL_STOP:
@@ -484,6 +510,7 @@ int child_open(const char *role, const struct child_ops *ops, struct child **ret
     c = calloc(1, sizeof *c);
     if (!c)
         return err_set(err, -ENOMEM, "no memory");
+    c->weights = c->weights_made = -1;
     c->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (ops)
         c->ops = *ops;
@@ -504,6 +531,8 @@ void child_close(struct child *c)
     for (size_t i = 0; i < c->n_sockets; i++)
         fd_close(c->sockets[i].fd);
     fd_close(c->reserve);
+    fd_close(c->weights);
+    fd_close(c->weights_made);
     sd_event_source_disable_unref(c->channel);
     loop_timer_free(c->beat);
     loop_close(c->loop);
@@ -516,6 +545,18 @@ void child_close(struct child *c)
 struct loop *child_loop(struct child *c)
 {
     return c->loop;
+}
+
+int child_take_weights(struct child *c)
+{
+    return STEAL_FD(c->weights);
+}
+
+void child_give_weights(struct child *c, int fd)
+{
+    fd_close(c->weights_made);
+    c->weights_made = fd;
+    send_weights(c);
 }
 
 bool child_is_replaced(const struct child *c)

@@ -51,6 +51,10 @@ struct loop *child_loop(struct child *c);
 const cJSON *child_settings(struct child *c);
 /* The listening socket of that name, handed over to the caller; -1: none. */
 int child_take_socket(struct child *c, const char *name);
+/* The packed weights that an earlier process of its model left, handed over to the caller; -1: none. */
+int child_take_weights(struct child *c);
+/* Such, for the next one; fd becomes the child's. */
+void child_give_weights(struct child *c, int fd);
 /* While it drains: does another process go on in its place? */
 bool child_is_replaced(const struct child *c);
 /* "loading", "ready", "draining", "failed"; text may be NULL. */

@@ -29,6 +29,7 @@ enum control_type {
                              * statistics of the child for `fastchat status`, see docs/wire.md */
     CONTROL_WANT = 4,       /* {"model"} a request waits for a model that is not loaded (api) */
     CONTROL_RELOADED = 5,   /* {} the settings of the last RELOAD are in use, or {"error":…} */
+    CONTROL_WEIGHTS_MADE = 6,   /* one fd: a sealed memfd with what the worker packed, for the next process of its model */
     /* supervisor to child */
     CONTROL_SETTINGS = 16,  /* one fd: a sealed memfd with the settings as JSON */
     CONTROL_LISTEN = 17,    /* {"name"} and one fd: a listening socket */
@@ -38,6 +39,7 @@ enum control_type {
     CONTROL_STOP = 20,      /* exit 0 now */
     CONTROL_MODELS = 21,    /* one fd: memfd, the state of all models (docs/wire.md) */
     CONTROL_RELOAD = 22,    /* one fd: memfd with new settings */
+    CONTROL_WEIGHTS = 23,   /* one fd: what a process of the same model packed; before START */
     /* command line to supervisor and back */
     CONTROL_STATUS = 32,    /* {} */
     CONTROL_REPLY = 33,     /* one fd: memfd with the answer as JSON */

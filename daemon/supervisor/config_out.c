@@ -388,6 +388,16 @@ static void put_controllers(struct json_writer *w, const struct config *c,
     json_close(w, ']');
 }
 
+/* As a worker hears it: "free" is where that costs nothing. */
+static const char *share_weights(const struct config_group *g)
+{
+    const char *asked = g->values[DEFAULTS_share_weights].s;
+
+    if (strcmp(asked, "auto") != 0)
+        return asked;
+    return g->values[DEFAULTS_replicas].i > 1 ? "always" : "free";
+}
+
 void config_worker_settings(const struct config *c, size_t model, int replica,
                             const char *worker_name, const char *unix_path, struct buf *out)
 {
@@ -409,6 +419,7 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     PUT_INTS(&w, g, DEFAULTS_context, DEFAULTS_threads, DEFAULTS_parallel, DEFAULTS_queue,
              DEFAULTS_kv_tokens);
     json_kstr(&w, "kv_type", g->values[DEFAULTS_kv_type].s);
+    json_kstr(&w, "share_weights", share_weights(g));
     json_kstr(&w, "template", g->values[DEFAULTS_template].s);
     put_sampling(&w, g);
     json_close(&w, '}');

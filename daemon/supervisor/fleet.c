@@ -171,18 +171,26 @@ static int add_worker_sockets(struct unit *u, size_t model, struct err *err)
     return r == 0 && text.len ? unit_add_socket(u, "worker.tcp", buf_str(&text), err) : r;
 }
 
+void fleet_put_file(const char *path, struct buf *out)
+{
+    struct stat st;
+
+    buf_adds(out, path);
+    if (stat(path, &st) == 0)
+        buf_printf(out, "\n%ju:%ju:%jd:%jd.%09ld", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino, (intmax_t)st.st_size,
+                   (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+}
+
 void fleet_fingerprint(const struct config *c, enum unit_role role, size_t model, struct buf *out)
 {
     static const enum config_section sections[] = {
         [UNIT_CONTROLLER] = CONFIG_CONTROLLER, [UNIT_API] = CONFIG_API, [UNIT_WORKER] = CONFIG_MODEL,
     };
-    struct stat st;
 
     config_fingerprint(c, sections[role], model, out);
     /* A file that was replaced is another model. */
-    if (role == UNIT_WORKER && stat(c->models[model]->values[MODEL_path].s, &st) == 0)
-        buf_printf(out, "%ju:%ju:%jd:%jd.%09ld", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino, (intmax_t)st.st_size,
-                   (intmax_t)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    if (role == UNIT_WORKER)
+        fleet_put_file(c->models[model]->values[MODEL_path].s, out);
 }
 
 static int make(struct supervisor *s, enum unit_role role, size_t model, int replica, struct unit **ret, struct err *err)
@@ -435,7 +443,7 @@ static void stop_waiting(struct supervisor *s)
 
     for (size_t i = 0; i < s->n_units; i++) {
         struct unit *u = s->units[i];
-        bool no_room = u->wanted && u->pid == 0 && now - u->since_us > ROOM_US;
+        bool no_room = u->wanted && u->pid == 0 && now - u->since_us > ROOM_US && !packed_are_due(u);
 
         if (!u->awaited || (u->state == UNIT_LOADING && !u->gone) || (u->wanted && !no_room) || u->forerunner)
             continue;

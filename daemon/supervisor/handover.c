@@ -6,6 +6,7 @@
  *     {"handover":1,"version","config","started_us","lock","control":FD,"announced",
  *      "peers":[{"fd","command","model"}],
  *      "listeners":[{"address","fd","name"|null}],
+ *      "packed":[{"model","file","fd"}],
  *      "units":[{"role","model","replica","generation","state","since_us","reason","last_reason","restarts",
  *                "pid","channel","greeted","started","ready_us","spawned_us","deadline_us","mail","drain_until_us",
  *                "stopping","gone","wanted","always","rss_kb","leaf","ooms","oom_kills",
@@ -124,6 +125,23 @@ static int put_peers(struct json_writer *w, const struct admin *a, struct fd_lis
     return r;
 }
 
+static int put_packed(struct json_writer *w, const struct supervisor *s, struct fd_list *list, struct err *err)
+{
+    int r = 0;
+
+    json_key(w, "packed");
+    json_open(w, '[');
+    for (const struct packed *p = s->packed; r == 0 && p; p = p->next) {
+        json_open(w, '{');
+        json_kstr(w, "model", p->model);
+        json_kstr(w, "file", p->file);
+        r = put_fd(w, "fd", p->fd, list, err);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    return r;
+}
+
 int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, struct err *err)
 {
     BUF_LOCAL config = BUF_INIT;
@@ -152,6 +170,8 @@ int handover_write(struct supervisor *s, struct buf *out, struct fd_list *fds, s
         json_close(&w, '}');
     }
     json_close(&w, ']');
+    if (r == 0)
+        r = put_packed(&w, s, fds, err);
     json_key(&w, "units");
     json_open(&w, '[');
     for (size_t i = 0; r == 0 && i < s->n_units; i++)
@@ -357,6 +377,19 @@ static void read_peer(struct reader *r, const cJSON *obj)
         log_warning("%s", err_text(&err));
 }
 
+/* Losing them costs the next process the time to pack. */
+static void read_packed(struct reader *r, const cJSON *obj)
+{
+    const char *model = get_text(r, obj, "model"), *file = get_text(r, obj, "file");
+    int fd = get_fd(r, obj, "fd");
+    struct err err = { 0 };
+
+    if (r->bad || !r->s || fd < 0)
+        return;
+    if (packed_adopt(r->s, model, file, fd, &err))
+        log_warning("the packed weights of %s: %s", model, err_text(&err));
+}
+
 static void read_all(struct reader *r, const cJSON *tree)
 {
     const cJSON *item, *list;
@@ -377,6 +410,11 @@ static void read_all(struct reader *r, const cJSON *tree)
     cJSON_ArrayForEach(item, list) {
         if (!r->bad)
             read_listener(r, item);
+    }
+    list = get_list(r, tree, "packed");
+    cJSON_ArrayForEach(item, list) {
+        if (!r->bad)
+            read_packed(r, item);
     }
     list = get_list(r, tree, "units");
     cJSON_ArrayForEach(item, list) {

@@ -2,12 +2,14 @@
  * they are used and memory lasts.
  *
  * A worker is STOPPED while its model is not loaded; `wanted` marks one that is
- * to be. models_turn() starts what is wanted, all replicas of a model at once.
+ * to be. models_turn() starts what is wanted: the replicas of a model together,
+ * once the first of them has packed the weights that they share (packed.c).
  * With a memory budget it first looks whether they fit beside what runs; if
  * not, models on demand that nobody uses are unloaded, the longest unused
  * first, one after the other. While all of them are in use, what is wanted
  * waits; what can not fit at all fails. What a model needs is what it took
- * when it was loaded last, or the size of its file, and no more than its limit.
+ * when it was loaded last, or the size of its file, and no more than its limit;
+ * weights that its processes share count once.
  */
 #include "base/clock.h"
 #include "base/err.h"
@@ -109,7 +111,31 @@ static int64_t available_kb(void)
     return kb;
 }
 
-/* What the workers take, in kB. */
+/* Does another process of its model take what this one shares with it? */
+static bool is_counted_elsewhere(const struct unit *u)
+{
+    const struct supervisor *s = u->sup;
+
+    for (size_t i = 0; i < s->n_units; i++) {
+        const struct unit *other = s->units[i];
+
+        if (other == u && u->pid)
+            return false;
+        if (other != u && other->role == UNIT_WORKER && other->pid && strcmp(other->model, u->model) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Of `kb`, what is its own. */
+static int64_t own_kb(const struct unit *u, int64_t kb)
+{
+    int64_t shared = is_counted_elsewhere(u) ? packed_kb(u) : 0;
+
+    return kb > shared ? kb - shared : 0;
+}
+
+/* What the workers take, in kB; what several share counts once. */
 struct memory {
     int64_t budget;             /* 0: no limit */
     int64_t need;               /* of those of the model that are to be started */
@@ -127,13 +153,13 @@ static struct memory count(const struct supervisor *s, const char *model)
         if (u->role != UNIT_WORKER)
             continue;
         if (u->pid == 0)
-            m.need += u->wanted && is_of(u, model) ? need_kb(u) : 0;
+            m.need += u->wanted && is_of(u, model) ? own_kb(u, need_kb(u)) : 0;
         else if (u->stopping)
-            m.leaving += taken_kb(u);
+            m.leaving += own_kb(u, taken_kb(u));
         else
-            m.taken += taken_kb(u);
+            m.taken += own_kb(u, taken_kb(u));
         if (u->pid && !u->stopping && !models_is_on_demand(u))
-            m.fixed += taken_kb(u);
+            m.fixed += own_kb(u, taken_kb(u));
     }
     return m;
 }
@@ -141,10 +167,11 @@ static struct memory count(const struct supervisor *s, const char *model)
 bool models_has_room_beside(const struct unit *u)
 {
     struct memory m = count(u->sup, "");
+    const int64_t shared = packed_kb(u), need = need_kb(u) > shared ? need_kb(u) - shared : 0;
 
     if (!m.budget)
-        return need_kb(u) + need_kb(u) / 4 < available_kb();
-    return m.taken + m.leaving + need_kb(u) <= m.budget;
+        return need + need / 4 < available_kb();
+    return m.taken + m.leaving + need <= m.budget;
 }
 
 /* ---- use ---- */
@@ -230,10 +257,11 @@ static const char *longest_unused(const struct supervisor *s)
 
 /* ---- what is wanted ---- */
 
-/* One that does not fit the configuration is replaced first. */
+/* One that does not fit the configuration is replaced first. The replicas of a
+ * model wait for the first to pack what all of them use. */
 static bool can_start(const struct unit *u)
 {
-    return u->wanted && u->pid == 0 && !u->gone && !u->outdated;
+    return u->wanted && u->pid == 0 && !u->gone && !u->outdated && !packed_are_due(u);
 }
 
 static void start_all(struct supervisor *s, const char *model)

@@ -54,6 +54,23 @@ int64_t status_rss_kb(pid_t pid)
     return (int64_t)pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
+/* Of that, what is in memory that other processes may map too. */
+static int64_t shared_kb(pid_t pid)
+{
+    char path[64], line[128];
+    int64_t kb = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "RssShmem: %" SCNd64, &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb;
+}
+
 static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
 {
     json_open(w, '{');
@@ -71,6 +88,7 @@ static void put_child(struct json_writer *w, const struct unit *u, uint64_t now)
     json_kstr(w, "reason", u->reason);
     json_kstr(w, "last_reason", u->last_reason);
     json_kint(w, "rss_kb", u->pid ? status_rss_kb(u->pid) : 0);
+    json_kint(w, "shared_kb", u->pid ? shared_kb(u->pid) : 0);
     limits_status(u, w);
     json_key(w, "stats");
     json_raw(w, u->stats ? u->stats : "{}");

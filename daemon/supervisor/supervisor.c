@@ -86,6 +86,7 @@ static int on_news(sd_event_source *source, void *user)
     tell_all(s);
     reload_turn(s);
     commands_settle(s);     /* what was unloaded is, also when a request loads it now */
+    packed_turn(s);
     if (s->phase == STOP_NOT)
         models_turn(s);
     bus_turn(s->bus);
@@ -394,6 +395,7 @@ static void supervisor_fini(struct supervisor *s)
     upgrade_free(s->upgrade);
     for (size_t i = s->n_units; i-- > 0;)
         unit_free(s->units[i]);
+    packed_free(s);
     reload_let_go(s, &s->held);
     listeners_trim(&s->listeners);
     free(s->units);

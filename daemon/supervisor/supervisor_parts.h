@@ -11,6 +11,7 @@
 struct admin;
 struct bus;
 struct err;
+struct packed;
 struct upgrade;
 
 /* The order in which a service stops. */
@@ -38,6 +39,7 @@ struct supervisor {
     struct bus *bus;
     struct waiter *waiters;     /* for the end of a command */
     struct upgrade *upgrade;    /* NULL: none is being tried */
+    struct packed *packed;      /* weights that workers have packed */
     sd_event_source *news;      /* one more turn of the loop, then all hear of it */
     sd_event_source *tick;      /* once a second: what nobody says */
     struct buf told_models, told_line;      /* what they heard last */
@@ -99,6 +101,8 @@ struct unit *fleet_find(const struct supervisor *s, enum unit_role role, const c
 bool fleet_is_named(const struct config *c, const struct unit *u);
 /* Is it loaded with the service? */
 bool fleet_is_always(const struct config_group *model);
+/* A file as it is now: path, device, inode, size, time of its last change. */
+void fleet_put_file(const char *path, struct buf *out);
 /* What makes a process another one: config_fingerprint() and the model's file. */
 void fleet_fingerprint(const struct config *c, enum unit_role role, size_t model, struct buf *out);
 uint64_t fleet_replace_us(const struct supervisor *s);
@@ -123,6 +127,30 @@ bool models_is_unloaded(const struct unit *u);
 bool models_is_loaded(const struct supervisor *s, const char *model);
 /* Is there memory for one more like it? */
 bool models_has_room_beside(const struct unit *u);
+
+/* packed.c: what a worker packed, for the next processes of its model: its
+ * replicas, restarts and heirs, also of the next image of this program. One a
+ * model, as long as a process of it is there or will be. */
+struct packed {
+    struct packed *next;
+    char *model;
+    char *file;                 /* which it was made of: fleet_put_file() */
+    int fd;
+    int64_t kb;
+};
+/* From this worker; fd stays the caller's. 0, also when there is no room to keep them; -EPROTO: it is no sealed memory file. */
+int packed_keep(struct unit *u, int fd, struct err *err);
+/* The same of an earlier image; fd becomes ours, also on failure. */
+int packed_adopt(struct supervisor *s, const char *model, const char *file, int fd, struct err *err);
+/* For this worker: NULL: there are none, or the model's file is another one now. */
+const struct packed *packed_find(const struct unit *u);
+/* What is kept of its model takes that much. */
+int64_t packed_kb(const struct unit *u);
+/* A process of its model is about to have some: better to wait for them. */
+bool packed_are_due(const struct unit *u);
+/* Lets go what nobody will need. */
+void packed_turn(struct supervisor *s);
+void packed_free(struct supervisor *s);
 
 /* reload.c: a new configuration in place of the one in force. 0; or -EINVAL with
  * all that is wrong with it in `text`, and nothing has changed. In the former

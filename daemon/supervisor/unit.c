@@ -283,8 +283,13 @@ static int send_sockets(struct unit *u)
 
 static int send_start(struct unit *u)
 {
-    int r = control_send_json(u->channel, CONTROL_START, "{}");
+    const struct packed *packed = u->role == UNIT_WORKER ? packed_find(u) : NULL;
+    int r = packed ? control_send(u->channel, CONTROL_WEIGHTS, NULL, 0, &packed->fd, 1) : 0;
 
+    if (r < 0)
+        log_warning("%s gets no packed weights: %s", u->name, strerror(-r));
+    if (r <= 0)
+        r = control_send_json(u->channel, CONTROL_START, "{}");
     u->started = r == 0;
     return r;
 }
@@ -494,13 +499,20 @@ static int take_want(struct unit *u, const cJSON *tree, struct err *err)
     return 0;
 }
 
+static int take_weights(struct unit *u, const struct control_frame *f, struct err *err)
+{
+    if (u->role != UNIT_WORKER || f->n_fds != 1)
+        return err_set(err, -EPROTO, "packed weights are one descriptor, and come from a worker");
+    return packed_keep(u, f->fds[0], err);
+}
+
 int unit_take_frame(struct unit *u, const struct control_frame *f, struct err *err)
 {
     CLEANUP(json_delete) cJSON *tree = NULL;
     uint64_t busy_us = 0;
     int r;
 
-    if (f->n_fds)
+    if (f->n_fds && f->type != CONTROL_WEIGHTS_MADE)
         return err_set(err, -EPROTO, "a frame of type %d brought descriptors", f->type);
     if (!u->greeted && f->type != CONTROL_HELLO)
         return err_set(err, -EPROTO, "a frame of type %d came before HELLO", f->type);
@@ -526,6 +538,9 @@ int unit_take_frame(struct unit *u, const struct control_frame *f, struct err *e
         break;
     case CONTROL_WANT:
         r = take_want(u, tree, err);
+        break;
+    case CONTROL_WEIGHTS_MADE:
+        r = take_weights(u, f, err);
         break;
     default:
         return err_set(err, -EPROTO, "a child cannot send frames of type %d", f->type);

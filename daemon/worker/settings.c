@@ -107,6 +107,23 @@ static int get_texts(const cJSON *obj, const char *key, struct arena *a, const c
     return 0;
 }
 
+/* Absent: whoever started this process would not know what to do with them. */
+static int get_share(const cJSON *model, enum weights_want *ret, struct err *err)
+{
+    static const char *const names[] = {
+        [WEIGHTS_PRIVATE] = "never", [WEIGHTS_FREE] = "free", [WEIGHTS_SHARED] = "always",
+    };
+    const char *name = names[WEIGHTS_PRIVATE];
+    int r = get_text(model, "share_weights", false, &name, err);
+
+    for (size_t i = 0; r >= 0 && i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i], name) == 0) {
+            *ret = (enum weights_want)i;
+            return 0;
+        }
+    return r < 0 ? r : err_set(err, -EINVAL, "'share_weights' is unknown: %s", name);
+}
+
 static int read_model(const cJSON *model, struct arena *a, struct settings *s, struct err *err)
 {
     const cJSON *sampling = NULL;
@@ -126,6 +143,7 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
         (r = get_u32(model, "parallel", 1, &s->parallel, err)) < 0 ||
         (r = get_u32(model, "queue", 0, &s->queue, err)) < 0 ||
         (r = json_get_int(model, "kv_tokens", 0, (int64_t)1 << 40, &kv_tokens, err)) < 0 ||
+        (r = get_share(model, &s->share_weights, err)) < 0 ||
         (r = json_get_object(model, "sampling", &sampling, err)) < 0 ||
         (r = sampling_read(sampling, &s->sample, &key, err)) < 0)
         return r;

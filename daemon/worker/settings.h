@@ -6,6 +6,7 @@
 #define DAEMON_WORKER_SETTINGS_H
 
 #include "gen/engine.h"
+#include "gen/weights.h"
 
 #include <cjson/cJSON.h>
 
@@ -25,6 +26,7 @@ struct settings {
     struct conv_registry *registry;     /* the built-in chat templates and those that came; NULL: no others came */
     uint32_t replica, context, threads, parallel, queue;
     uint64_t kv_tokens;
+    enum weights_want share_weights;
     struct sample_params sample;        /* the configured values over sample_defaults */
     uint32_t max_tokens;                /* 0: nobody set it */
 };

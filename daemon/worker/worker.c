@@ -19,6 +19,7 @@
 #include "daemon/child.h"
 #include "daemon/roles.h"
 #include "daemon/worker/register.h"
+#include "gen/weights.h"
 #include "ipc/http_client.h"
 
 #include <errno.h>
@@ -251,7 +252,8 @@ static void *load(void *user)
     const struct engine_config config = {
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
         .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
-        .kv_type = w->set.kv_type, .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .notify = notify, .notify_user = w,
+        .kv_type = w->set.kv_type, .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .share = &w->share,
+        .notify = notify, .notify_user = w,
         .say = say, .say_user = w,
     };
 
@@ -288,7 +290,26 @@ static void loader_join(struct worker *w)
 {
     pthread_join(w->loader, NULL);
     w->loader_runs = false;
+    fd_close(STEAL_FD(w->share.given));
     w->engine = STEAL(w->opened);
+}
+
+static void hand_weights_on(struct worker *w)
+{
+    const double mb = (double)engine_info(w->engine)->weight_bytes / 1e6;
+
+    if (mb <= 0)
+        return;
+    if (w->share.why[0])
+        log_notice("the packed weights of an earlier process are not used: %s", w->share.why);
+    if (w->share.taken)
+        log_info("weights: %.1f MB that an earlier process packed", mb);
+    else if (w->share.made >= 0)
+        log_info("weights: %.1f MB packed, for other processes too", mb);
+    else
+        log_info("weights: %.1f MB packed, for this process alone", mb);
+    if (w->share.made >= 0)
+        child_give_weights(w->child, STEAL_FD(w->share.made));
 }
 
 static void load_done(struct worker *w)
@@ -300,6 +321,7 @@ static void load_done(struct worker *w)
         load_failed(w);
         return;
     }
+    hand_weights_on(w);
     w->idle_since_us = clock_mono_us();
     rates_take(&w->rates, w->idle_since_us, 0, 0);      /* what comes before the first beat counts too */
     if (w->phase == WORKER_DRAINING)
@@ -380,6 +402,9 @@ static int start_loading(struct worker *w, struct err *err)
 {
     int r;
 
+    w->share.want = w->set.share_weights;
+    w->share.given = child_take_weights(w->child);
+
     w->wake = (struct loop_io){ .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .fn = on_wake, .user = w };
     if (w->wake.fd < 0)
         return err_errno(err, -errno, "eventfd");
@@ -428,6 +453,8 @@ static void worker_stop(struct worker *w, int code)
     if (w->wake.events)
         loop_remove(w->loop, &w->wake);
     engine_close(w->engine);
+    fd_close(w->share.given);
+    fd_close(w->share.made);
     if (w->wake.fd > 0)
         close(w->wake.fd);
     settings_fini(&w->set);
@@ -440,7 +467,7 @@ int worker_main(int argc, char **argv)
 {
     static char role[160];
     struct err err = { 0 }, load_err = { 0 };
-    struct worker w = { .load_err = &load_err };
+    struct worker w = { .load_err = &load_err, .share = { .given = -1, .made = -1 } };
     const struct child_ops ops = {
         .drain = drain, .listen = listen_anew, .reload = reload, .alive = alive, .stats = stats, .user = &w,
     };

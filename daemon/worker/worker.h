@@ -50,6 +50,7 @@ struct worker {
     int load_result;
     struct err *load_err;
     struct engine *opened;
+    struct weights_share share;         /* packed weights that came, and that go on */
 
     struct job *jobs;
     uint32_t n_jobs;

@@ -131,6 +131,10 @@ static void after_ready(void)
         control_send_json(CONTROL_FD, CONTROL_HELLO, "{\"pid\":1}");
     if (is("fds"))
         control_send(CONTROL_FD, CONTROL_HEARTBEAT, "{}", 2, (int[]){ 0 }, 1);
+    if (is("unsealed"))
+        control_send(CONTROL_FD, CONTROL_WEIGHTS_MADE, NULL, 0, (int[]){ 0 }, 1);
+    if (is("noweights"))
+        control_send(CONTROL_FD, CONTROL_WEIGHTS_MADE, NULL, 0, NULL, 0);
     if (is("parent")) {
         pid_t pid = fork();
 
@@ -144,6 +148,16 @@ static void after_ready(void)
     if (is("closed"))           /* the channel is gone, the process is not */
         for (close(CONTROL_FD);;)
             pause();
+}
+
+/* As a worker: packs what nobody has packed before it, and gives it on before it is ready. */
+static void weights(void)
+{
+    int fd = child_take_weights(child);
+
+    log_info(fd < 0 ? "packs weights" : "got weights");
+    if (fd < 0 && control_make_memfd("packed", 6, &fd, NULL) == 0)
+        child_give_weights(child, fd);
 }
 
 static void report(const char *role)
@@ -193,6 +207,8 @@ int main(int argc, char **argv)
         child_state(child, "failed", "the model is no model");
         return number;
     }
+    if (is("weights"))
+        weights();
     child_state(child, "ready", NULL);
     after_ready();
     number = loop_run(child_loop(child));

@@ -92,6 +92,7 @@ static const struct child_ops full = {
     .drain = on_drain, .models = on_models, .listen = on_listen, .reload = on_reload, .alive = on_alive, .stats = on_stats,
 };
 static const struct child_ops frozen = { .alive = never_alive };
+static const struct child_ops packing = { .alive = never_alive };
 
 static const struct child_ops crowded = { .models = on_models };
 
@@ -122,6 +123,10 @@ static int child_process(const struct child_ops *ops)
              json_find(child_settings(child), "hello") ? "hello" : "nothing");
     if (ops == &crowded)
         take_all_descriptors();
+    if (ops == &packing) {
+        fd = child_take_weights(child);
+        child_give_weights(child, fd >= 0 ? fd : open("/dev/null", O_RDONLY | O_CLOEXEC));
+    }
     child_state(child, "ready", text);
     code = loop_run(child_loop(child));
     child_close(child);
@@ -253,6 +258,30 @@ Test(child, hello_says_who_it_is)
 Test(child, settings_and_sockets_come_before_the_start)
 {
     handshake(&full);
+    send_json(CONTROL_STOP, "{}");
+    cr_expect(eq(int, end(), 0));
+}
+
+/* What the child took, it gives on: it is the file that was sent. */
+Test(child, packed_weights_come_before_the_start_and_go_on)
+{
+    CLEANUP(mem_free) char *text = NULL;
+    int fd;
+
+    start(&packing);
+    cr_assert(eq(int, next(), CONTROL_HELLO));
+    send_memfd(CONTROL_SETTINGS, plain);
+    send_memfd(CONTROL_WEIGHTS, "older");
+    cr_assert(zero(int, control_make_memfd("packed", 6, &fd, NULL)));
+    cr_assert(zero(int, control_send(sock, CONTROL_WEIGHTS, NULL, 0, &fd, 1)));
+    close(fd);
+    send_json(CONTROL_START, "{}");
+    expect_state("{\"state\":\"loading\"}");
+    cr_assert(eq(int, next_but_beats(), CONTROL_WEIGHTS_MADE));
+    cr_assert(eq(sz, frame.n_fds, 1));
+    cr_assert(zero(int, control_read_memfd(frame.fds[0], &text, NULL, NULL)));
+    cr_expect(eq(str, text, "packed"));
+    control_close_fds(&frame);
     send_json(CONTROL_STOP, "{}");
     cr_expect(eq(int, end(), 0));
 }
@@ -466,6 +495,7 @@ Test(child, a_start_that_goes_wrong_is_an_error)
         { plain, CONTROL_LISTEN, "{\"name\":\"x\"}" },
         { plain, CONTROL_LISTEN, "{}" },
         { plain, CONTROL_MODELS, "{}" },
+        { plain, CONTROL_WEIGHTS, "{}" },
         { plain, CONTROL_SETTINGS, "{}" },
     };
 

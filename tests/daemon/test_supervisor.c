@@ -282,3 +282,56 @@ Test(supervisor, there_may_be_only_workers)
     service_free(&s);
     close(fd);
 }
+
+#define TWO "{ name = \"weights\"; path = \"m.gguf\"; replicas = 2; }"
+
+Test(supervisor, the_second_replica_waits_for_the_weights_of_the_first_and_gets_them)
+{
+    struct service s;
+
+    service_start(&s, SERVICE("", TWO));
+    service_wait(&s, "worker weights/0 starts (pid ");
+    cr_expect(not(service_said(&s, "worker weights/1 starts")));
+    service_wait(&s, "fake weights/0: packs weights");
+    cr_expect(not(service_said(&s, "worker weights/1 starts")));
+    service_wait(&s, "worker weights/0 has packed 0 MB of weights");
+    service_wait(&s, "fake weights/1: got weights");
+    service_wait(&s, "worker weights/1 is ready");
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
+Test(supervisor, a_restarted_worker_gets_the_weights_back_unless_its_file_changed)
+{
+    struct service s;
+    cJSON *status;
+
+    service_start(&s, SERVICE("heartbeat_ms = 20; ", "{ name = \"weights\"; path = \"m.gguf\"; }"));
+    service_up(&s, "worker weights/0 is ready");
+    status = service_status();
+    kill((pid_t)status_number(status_child(status, "weights"), "pid"), SIGKILL);
+    cJSON_Delete(status);
+    service_wait(&s, "fake weights/0: got weights");
+    service_wait(&s, "worker weights/0 is ready");
+    config_write_text("m.gguf", "another one");
+    status = service_status();
+    kill((pid_t)status_number(status_child(status, "weights"), "pid"), SIGKILL);
+    cJSON_Delete(status);
+    service_wait(&s, "the packed weights of weights are let go: its file is another one");
+    service_wait(&s, "fake weights/0: packs weights");
+    service_wait(&s, "worker weights/0 is ready");
+    cr_expect(eq(int, service_stop(&s), 0));
+    service_free(&s);
+}
+
+Test(supervisor, replicas_that_share_nothing_do_not_wait_for_each_other)
+{
+    struct service s;
+
+    service_start(&s, SERVICE("", "{ name = \"mute\"; path = \"m.gguf\"; replicas = 2; share_weights = \"never\"; }"));
+    service_wait(&s, "worker mute/1 starts (pid ");
+    kill(s.pid, SIGTERM);
+    kill(s.pid, SIGTERM);
+    cr_expect(eq(int, service_end(&s), 0));
+    service_free(&s);
+}

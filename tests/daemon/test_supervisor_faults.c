@@ -157,7 +157,7 @@ Test(supervisor_faults, a_child_that_never_begins_is_killed)
 
 Test(supervisor_faults, something_wrong_ends_its_sender_and_nobody_else)
 {
-    static const char *const names[] = { "garbage", "strange", "badjson", "badbusy", "hello", "junk", "fds" };
+    static const char *const names[] = { "garbage", "strange", "badjson", "badbusy", "hello", "junk", "fds", "unsealed", "noweights" };
     static const char *const reasons[] = {
         "sent something wrong: control frame: 8 bytes are no header",
         "sent something wrong: a child cannot send frames of type 20",
@@ -166,12 +166,14 @@ Test(supervisor_faults, something_wrong_ends_its_sender_and_nobody_else)
         "sent something wrong: HELLO came twice",
         "sent something wrong: a frame of type 2 came before HELLO",
         "sent something wrong: a frame of type 3 brought descriptors",
+        "sent something wrong: packed weights must come in a sealed memory file",
+        "sent something wrong: packed weights are one descriptor, and come from a worker",
     };
     struct service s;
 
     service_start(&s, SERVICE(ALIVE "restart_budget = 1; ",
         WORKER("garbage") "," WORKER("strange") "," WORKER("badjson") "," WORKER("badbusy") ","
-        WORKER("hello") "," WORKER("junk") "," WORKER("fds") "," WORKER("ready")));
+        WORKER("hello") "," WORKER("junk") "," WORKER("fds") "," WORKER("unsealed") "," WORKER("noweights") "," WORKER("ready")));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char want[256];
 

@@ -80,15 +80,15 @@ def free_port():
             return port
 
 
-def real_model():
-    """Path of the default model, fetched as ./quickstart fetches it."""
-    path = os.environ.get("FASTCHAT_SMOLLM2")
+def real_model(name="smollm2"):
+    """Path of a model, fetched as ./quickstart fetches the default one."""
+    path = os.environ.get("FASTCHAT_" + name.upper())
     if path and os.path.exists(path):
         return path
-    got = subprocess.run([os.path.join(SOURCE, "tools", "fetch-model.sh")], capture_output=True, text=True)
+    got = subprocess.run([os.path.join(SOURCE, "tools", "fetch-model.sh"), name], capture_output=True, text=True)
     if got.returncode == 0:
         return got.stdout.strip()
-    raise Skip("the default model can not be fetched: " + got.stderr.strip()[-200:])
+    raise Skip(f"the model {name} can not be fetched: " + got.stderr.strip()[-200:])
 
 
 class Unix(http.client.HTTPConnection):
