@@ -324,14 +324,15 @@ static void fold(float *max, float *sum, float *o, const float *b_max, const flo
 
 /* ---- rows ------------------------------------------------------------ */
 
-static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum, int32_t *half)
 {
     for (uint32_t b = 0; b < n / KERNEL_BLOCK; b++, x += KERNEL_BLOCK, q += KERNEL_BLOCK) {
         const v16 lo = v16_load(x), hi = v16_load(x + L);
         const float max = v16_reduce_max(v16_max(v16_abs(lo), v16_abs(hi)));
         const v16 by = v16_set1(max > 0 ? 127.0f / max : 0);
 
-        sum[b] = v16_to_i8(v16_mul(lo, by), q) + v16_to_i8(v16_mul(hi, by), q + L);
+        half[b] = v16_to_i8(v16_mul(lo, by), q);
+        sum[b] = half[b] + v16_to_i8(v16_mul(hi, by), q + L);
         d[b] = max / 127.0f;
         s[b] = d[b] * (float)sum[b];
     }

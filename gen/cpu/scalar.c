@@ -256,7 +256,7 @@ static void fold(float *max, float *sum, float *o, const float *b_max, const flo
     }
 }
 
-static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum, int32_t *half)
 {
     for (uint32_t b = 0; b < n / KERNEL_BLOCK; b++, x += KERNEL_BLOCK, q += KERNEL_BLOCK) {
         float max = 0, by;
@@ -270,6 +270,8 @@ static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, 
 
             q[i] = (int8_t)v;
             total += (int32_t)v;
+            if (i == KERNEL_BLOCK / 2 - 1)
+                half[b] = total;
         }
         d[b] = max / 127.0f;
         s[b] = d[b] * (float)total;

@@ -87,6 +87,7 @@ static void product_init(struct product *p, enum mat_type type, uint32_t cols, b
     p->x.d = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
     p->x.s = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
     p->x.sum = zeroed(sizeof(int32_t) * MAX_ROWS * n_blocks);
+    p->x.half = zeroed(sizeof(int32_t) * MAX_ROWS * n_blocks);
     p->x.f = zeroed(sizeof(float) * MAX_ROWS * k);
     for (uint32_t r = 0; r < MAX_ROWS; r++) {
         float *row = p->x.f + (size_t)r * k;
@@ -96,7 +97,7 @@ static void product_init(struct product *p, enum mat_type type, uint32_t cols, b
         for (uint32_t b = 0; unit && b < cols / KERNEL_BLOCK; b++)
             row[b * KERNEL_BLOCK] = 127;            /* so that every scale is 1 */
         kernels_scalar.quantise(row, k, p->x.q + (size_t)r * k, p->x.d + r * n_blocks,
-                                p->x.s + r * n_blocks, p->x.sum + r * n_blocks);
+                                p->x.s + r * n_blocks, p->x.sum + r * n_blocks, p->x.half + r * n_blocks);
         p->y[r] = zeroed(sizeof(float) * OUT);
     }
 }
@@ -108,6 +109,7 @@ static void product_fini(struct product *p)
     free(p->x.d);
     free(p->x.s);
     free(p->x.sum);
+    free(p->x.half);
     free(p->x.f);
     for (uint32_t r = 0; r < MAX_ROWS; r++)
         free(p->y[r]);
@@ -242,7 +244,7 @@ Test(kernels, extreme_weights_and_activations_do_not_saturate)
                     }
                     for (uint32_t k = 0; k < 96; k++)
                         p.x.f[k] = (float)(sign * 127);
-                    kernels_at(i)->quantise(p.x.f, 96, p.x.q, p.x.d, p.x.s, p.x.sum);
+                    kernels_at(i)->quantise(p.x.f, 96, p.x.q, p.x.d, p.x.s, p.x.sum, p.x.half);
                     multiply(&p, kernels_at(i), 1);
                     w = type == MAT_Q8_0 ? (high ? 127 : -128) : (high ? 15 : 0) - (type == MAT_Q4_0 ? 8 : 2);
                     want = w * 96 * sign * 127;
@@ -260,16 +262,17 @@ Test(kernels, activations_are_quantised_alike_everywhere)
         for (int pass = 0; pass < 50; pass++) {
             int8_t q[2][MAX_K];
             float d[2][MAX_K / 32], s[2][MAX_K / 32];
-            int32_t sum[2][MAX_K / 32];
+            int32_t sum[2][MAX_K / 32], half[2][MAX_K / 32];
 
             for (int k = 0; k < MAX_K; k++)
                 x[k] = k / 32 == 3 ? 0 : random_float() * powf(10, (float)(pass % 9) - 4);
-            kernels_scalar.quantise(x, MAX_K, q[0], d[0], s[0], sum[0]);
-            kernels_at(i)->quantise(x, MAX_K, q[1], d[1], s[1], sum[1]);
+            kernels_scalar.quantise(x, MAX_K, q[0], d[0], s[0], sum[0], half[0]);
+            kernels_at(i)->quantise(x, MAX_K, q[1], d[1], s[1], sum[1], half[1]);
             cr_assert(zero(int, memcmp(q[0], q[1], sizeof q[0])));
             cr_assert(zero(int, memcmp(d[0], d[1], sizeof d[0])));
             cr_assert(zero(int, memcmp(s[0], s[1], sizeof s[0])));
             cr_assert(zero(int, memcmp(sum[0], sum[1], sizeof sum[0])));
+            cr_assert(zero(int, memcmp(half[0], half[1], sizeof half[0])));
             cr_assert(zero(int, sum[1][3]));
         }
 }

@@ -86,13 +86,14 @@ static void rows_init(struct rows *r, uint32_t k)
     r->x.d = zeroed(n_blocks * sizeof(float));
     r->x.s = zeroed(n_blocks * sizeof(float));
     r->x.sum = zeroed(n_blocks * sizeof(int32_t));
+    r->x.half = zeroed(n_blocks * sizeof(int32_t));
     r->x.f = zeroed((size_t)MAX_ROWS * k * sizeof(float));
     for (size_t i = 0; i < (size_t)MAX_ROWS * k; i++)
         r->x.f[i] = random_float();
     for (size_t i = 0; i < MAX_ROWS; i++) {
         const size_t at = i * k, b = at / KERNEL_BLOCK;
 
-        kernels_scalar.quantise(r->x.f + at, k, r->x.q + at, r->x.d + b, r->x.s + b, r->x.sum + b);
+        kernels_scalar.quantise(r->x.f + at, k, r->x.q + at, r->x.d + b, r->x.s + b, r->x.sum + b, r->x.half + b);
         r->y[i] = zeroed(OUT * sizeof(float));
     }
 }
@@ -103,6 +104,7 @@ static void rows_fini(struct rows *r)
     free(r->x.d);
     free(r->x.s);
     free(r->x.sum);
+    free(r->x.half);
     free(r->x.f);
     for (int i = 0; i < MAX_ROWS; i++)
         free(r->y[i]);
