@@ -261,22 +261,6 @@ static int refuse_type(const struct loading *l, const struct gguf_tensor *t)
                 ggml_type_facts(t->type)->name);
 }
 
-/* mat_fits() for a whole tensor. That may read all of it from a slow disk: beats as pack_part() does. */
-static bool fits(const struct loading *l, const struct gguf_tensor *t)
-{
-    enum { BYTES = 1 << 20 };
-    const struct ggml_type_facts *f = ggml_type_facts(t->type);
-    const uint64_t n = t->bytes / f->block_bytes, most = BYTES / f->block_bytes;
-
-    for (uint64_t at = 0; at < n; at += most) {
-        if (!mat_fits(t->type, (const uint8_t *)t->data + at * f->block_bytes, n - at < most ? n - at : most))
-            return false;
-        if (l->m->pulse)
-            atomic_fetch_add_explicit(&l->m->pulse->beats, 1, memory_order_relaxed);
-    }
-    return true;
-}
-
 /* The file's row that is packed as `row`, or -1 for a row of zeros. */
 static int64_t file_row(const struct loading *l, enum row_kind kind, uint32_t row)
 {
@@ -317,9 +301,8 @@ static int take_mat(struct loading *l, const char *name, uint32_t rows, uint32_t
         return r;
     if (!mat_type_of(t->type, &type))
         return refuse_type(l, t);
-    if (!mat_init(mat, fits(l, t) ? type : MAT_F32, packed_rows(l, kind, rows), cols))
+    if (!mat_init(mat, type, packed_rows(l, kind, rows), cols))
         return fail(l, -EINVAL, "tensor \"%s\": %u rows of %u are too many", name, rows, cols);
-    mat->ggml_type = t->type;
     l->sources[l->n_sources++] = (struct source){ mat, t, kind };
     return 0;
 }
@@ -727,29 +710,6 @@ static void pack_part(void *arg, uint32_t thread)
     }
 }
 
-/* No memory for the weights: with what made them larger than the file. */
-static int no_room(const struct loading *l)
-{
-    const struct source *worst = NULL;
-    uint64_t bytes = 0, added, most = 0;
-
-    for (size_t i = 0; i < l->n_sources; i++) {
-        const struct source *s = &l->sources[i];
-
-        bytes += s->tensor->bytes;
-        added = mat_bytes(s->mat) > s->tensor->bytes ? mat_bytes(s->mat) - s->tensor->bytes : 0;
-        if (added > most) {
-            most = added;
-            worst = s;
-        }
-    }
-    if (!worst || l->m->weights_bytes / 2 < bytes)
-        return fail(l, -ENOMEM, "no memory for %zu bytes of weights", l->m->weights_bytes);
-    return fail(l, -ENOMEM, "no memory for %zu bytes of weights, %llu in the file: there is no kernel for %s, it is "
-                "kept as %s", l->m->weights_bytes, (unsigned long long)bytes,
-                ggml_type_facts(worst->tensor->type)->name, mat_type_name(worst->mat->type));
-}
-
 static int pack(struct loading *l, const struct source *s)
 {
     struct packing p = { .l = l, .source = s, .pulse = l->m->pulse, .threads = pool_threads(l->m->pool) };
@@ -879,7 +839,7 @@ static int make_packed(struct loading *l, const struct weights_key *key, struct 
     int r;
 
     if (weights_make(share ? share->want : WEIGHTS_PRIVATE, m->weights_bytes, m->pool, m->pulse, &m->weights, NULL))
-        return no_room(l);
+        return fail(l, -ENOMEM, "no memory for %zu bytes of weights", m->weights_bytes);
     place_mats(l, m->weights.data);
     if ((r = pack_all(l)))
         return r;

@@ -5,7 +5,7 @@
  *
  * A step works on two blocks in four stages, for nothing of a tile's way overlaps by itself: while blocks i are multiplied,
  * i + 1 are unpacked, the sums of i - 1 stored, those of i - 2 scaled. Rows are cut into tiles of equal height; where they do not
- * divide evenly the last one begins early and computes some rows again.
+ * divide evenly the last one begins early and computes some rows again. Types with two scales in a block stay with VNNI.
  */
 #include "gen/cpu/avx512.h"
 
@@ -23,42 +23,23 @@ enum {
 
 /* ---- int8 ------------------------------------------------------------ */
 
-/* A type whose blocks are 16 x 32 int8 with a scale and perhaps a minimum each. */
+/* A type whose blocks have one scale and perhaps one minimum each. Functions, not constants: what is around them is
+ * compiled once for each height of a tile, not for each type too. */
 struct int8_type {
     uint32_t bytes;             /* of a packed block, on average */
-    void (*unpack)(const uint8_t *group, uint32_t b, uint8_t *out);
-    const uint16_t *(*scales)(const uint8_t *group, uint32_t b);    /* [16], behind them [16] minimums */
     bool has_min;
+    void (*unpack)(const uint8_t *group, uint32_t b, uint8_t *out);         /* its integers as bytes */
+    void (*scales)(const uint8_t *group, uint32_t b, v16 *ret_d, v16 *ret_m);
 };
 
-INLINE void unpack_nibbles(const uint8_t *quants, __m512i less, uint8_t *out)
+INLINE void unpack(const enum mat_type type, const uint8_t *group, uint32_t b, uint8_t *out)
 {
-    const __m512i low = _mm512_set1_epi8(15);
+    UNROLL for (int n = 0; n < B / 4; n++) {
+        const int j = word_at(type, 0, n);
 
-    UNROLL for (int j = 0; j < 4; j++) {
-        const __m512i w = _mm512_loadu_si512(quants + j * 64);
-
-        _mm512_storeu_si512(out + j * 64, _mm512_sub_epi8(_mm512_and_si512(w, low), less));
-        _mm512_storeu_si512(out + (j + 4) * 64, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(w, 4), low), less));
+        _mm512_storeu_si512(out + j * 64, _mm512_sub_epi8(word(type, group, b, 0, j),
+                                                          _mm512_set1_epi8((char)pack_forms[type].offset)));
     }
-}
-
-INLINE void unpack_q4_0(const uint8_t *group, uint32_t b, uint8_t *out)
-{
-    unpack_nibbles(pack_q4_0_quants(group, b), _mm512_set1_epi8(8), out);
-}
-
-INLINE void unpack_q4_1(const uint8_t *group, uint32_t b, uint8_t *out)
-{
-    unpack_nibbles(pack_q4_1_quants(group, b), _mm512_setzero_si512(), out);
-}
-
-INLINE void unpack_q8_0(const uint8_t *group, uint32_t b, uint8_t *out)
-{
-    const uint8_t *quants = pack_q8_0_quants(group, b);
-
-    UNROLL for (int j = 0; j < 8; j++)
-        _mm512_storeu_si512(out + j * 64, _mm512_xor_si512(_mm512_loadu_si512(quants + j * 64), _mm512_set1_epi8(-128)));
 }
 
 /* Where the rows of a tile and the blocks of a chunk are. */
@@ -101,9 +82,9 @@ INLINE void scale_block(const struct int8_type *type, const struct int8_place *p
 {
     const uint32_t n_blocks = p->m->x->k / B;
     const float *d = p->m->x->d + (size_t)p->row * n_blocks + b, *s = p->m->x->s + (size_t)p->row * n_blocks + b;
-    const uint16_t *scales = type->scales(p->w, b);
-    const v16 wd = v16_load_f16(scales), wm = type->has_min ? v16_load_f16(scales + L) : v16_set1(0);
+    v16 wd, wm;
 
+    type->scales(p->w, b, &wd, &wm);
     UNROLL for (int t = 0; t < rows; t++) {
         f[t] = v16_fma(v16_mul(wd, v16_set1(d[(size_t)t * n_blocks])),
                        _mm512_cvtepi32_ps(_mm512_load_si512(sums + t * L)), f[t]);
@@ -189,34 +170,44 @@ INLINE void int8_groups(const struct int8_type *type, const struct mul *m, const
         }
 }
 
-/* The same for each height of a tile, so that its rows are registers. */
-#define DEFINE_INT8_MUL(name, block_bytes, min)                                                                                   \
-    static const struct int8_type int8_##name = { block_bytes, unpack_##name, pack_##name##_scales, min };                        \
+/* By the height of tiles, so that their rows are registers. */
+static void int8_mul(const struct int8_type *type, const struct mul *m, uint32_t rows)
+{
+    configure_int8((int)rows);
+    switch (rows) {
+    case 9: int8_groups(type, m, 9); break;
+    case 10: int8_groups(type, m, 10); break;
+    case 11: int8_groups(type, m, 11); break;
+    case 12: int8_groups(type, m, 12); break;
+    case 13: int8_groups(type, m, 13); break;
+    case 14: int8_groups(type, m, 14); break;
+    case 15: int8_groups(type, m, 15); break;
+    case 16: int8_groups(type, m, 16); break;
+    }
+    tiles_release();
+}
+
+extern const struct kernels kernels_avx512vnni;
+
+#define DEFINE_INT8_MUL(name)                                                                                                     \
+    static void unpack_##name(const uint8_t *group, uint32_t b, uint8_t *out) { unpack(MAT_##name, group, b, out); }              \
+    static void scales_##name(const uint8_t *group, uint32_t b, v16 *ret_d, v16 *ret_m)                                           \
+    {                                                                                                                             \
+        scales(MAT_##name, group, b, 0, 0, ret_d, ret_m);                                                                         \
+    }                                                                                                                             \
     static void tiles_##name(const struct mul *m)                                                                                 \
     {                                                                                                                             \
+        const struct int8_type type = { pack_unit_bytes(MAT_##name) / pack_forms[MAT_##name].unit, pack_forms[MAT_##name].min,    \
+                                        unpack_##name, scales_##name };                                                           \
         const uint32_t n_tiles = (m->n_rows + MAX_ROWS - 1) / MAX_ROWS;                                                           \
         const uint32_t rows = n_tiles ? (m->n_rows + n_tiles - 1) / n_tiles : 0;                                                  \
                                                                                                                                   \
-        if (rows < MIN_ROWS) {                                                                                                    \
-            mul_##name(m);                                                                                                        \
-            return;                                                                                                               \
-        }                                                                                                                         \
-        configure_int8((int)rows);                                                                                                \
-        switch (rows) {                                                                                                           \
-        case 9: int8_groups(&int8_##name, m, 9); break;                                                                           \
-        case 10: int8_groups(&int8_##name, m, 10); break;                                                                         \
-        case 11: int8_groups(&int8_##name, m, 11); break;                                                                         \
-        case 12: int8_groups(&int8_##name, m, 12); break;                                                                         \
-        case 13: int8_groups(&int8_##name, m, 13); break;                                                                         \
-        case 14: int8_groups(&int8_##name, m, 14); break;                                                                         \
-        case 15: int8_groups(&int8_##name, m, 15); break;                                                                         \
-        case 16: int8_groups(&int8_##name, m, 16); break;                                                                         \
-        }                                                                                                                         \
-        tiles_release();                                                                                                          \
+        if (rows < MIN_ROWS || pack_forms[MAT_##name].halves)                                                                     \
+            kernels_avx512vnni.mul[MAT_##name](m);                                                                                \
+        else                                                                                                                      \
+            int8_mul(&type, m, rows);                                                                                             \
     }
-DEFINE_INT8_MUL(q4_0, 288, false)
-DEFINE_INT8_MUL(q4_1, 320, true)
-DEFINE_INT8_MUL(q8_0, 544, false)
+MAT_QUANTISED(DEFINE_INT8_MUL)
 
 /* ---- bf16 ------------------------------------------------------------ */
 
@@ -379,4 +370,5 @@ static const struct prompt_kernels prompt = {
     .attend_scratch = attend_scratch,
 };
 
-KERNELS_TABLE(amx, tiles, &prompt);
+#define TILES_ROW(name) [MAT_##name] = tiles_##name,
+KERNELS_TABLE(amx, TILES_ROW, &prompt);

@@ -1,12 +1,12 @@
 /* AVX2 with FMA and F16C: a group is two registers of eight rows.
  *
  * vpmaddubsw adds two products into 16 bits and saturates. Nibbles can not reach
- * that: eight sums of two products of 15 * 127 are 30480. Bytes can, so Q8_0 takes
- * |w| and moves its sign to the activation: two products of 128 * 127 are 32512.
+ * that: eight sums of two products of 15 * 127 are 30480; four sums with 5 bits are 31496, two with
+ * 6 bits 32004. Bytes can, so for them it takes |w| and moves its sign to the activation: two
+ * products of 128 * 127 are 32512.
  */
-#include "gen/cpu/pack.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 
 typedef struct {
     __m256 lo, hi;
@@ -142,107 +142,95 @@ static inline int32_t v16_to_i8(v16 v, int8_t *out)
 
 #include "gen/cpu/lanes.h"
 
-enum { TILE = 4, B = KERNEL_BLOCK };
+/* ---- products with quantised weights --------------------------------- */
 
-INLINE __m256i columns(const int8_t *x, int word)
+typedef __m256i words;
+typedef __m256i ints;
+typedef __m256 floats;
+#define LANES 8
+#define TILE 4
+
+INLINE words words_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE words words_and(words a, int byte) { return _mm256_and_si256(a, _mm256_set1_epi8((char)byte)); }
+INLINE words words_or_and(words a, words b, int byte) { return _mm256_or_si256(a, words_and(b, byte)); }
+
+INLINE words words_shift(words a, const int n)
 {
-    int32_t v;
-
-    memcpy(&v, x + word * 4, 4);
-    return _mm256_set1_epi32(v);
+    return n > 0 ? _mm256_srli_epi16(a, n) : n < 0 ? _mm256_slli_epi16(a, -n) : a;
 }
 
-/* dot[t] = eight rows of nibbles * activations. */
-INLINE void dot_q4(const uint8_t *quants, const int8_t *x, uint32_t k, const int rows, __m256i *dot)
+INLINE words words_look_up(const int8_t *codebook, int offset, words a)
 {
-    const __m256i low = _mm256_set1_epi8(15);
+    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)codebook), _mm_set1_epi8((char)offset));
 
-    UNROLL for (int t = 0; t < rows; t++)
-        dot[t] = _mm256_setzero_si256();
-    UNROLL for (int j = 0; j < 4; j++) {
-        const __m256i w = _mm256_loadu_si256((const __m256i *)(quants + j * 64)),
-                      lo = _mm256_and_si256(w, low),
-                      hi = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), a);
+}
 
+INLINE ints ints_set1(int32_t i) { return _mm256_set1_epi32(i); }
+INLINE floats floats_set1(float f) { return _mm256_set1_ps(f); }
+INLINE floats floats_mul(floats a, floats b) { return _mm256_mul_ps(a, b); }
+INLINE floats floats_fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE floats floats_of_ints(ints i) { return _mm256_cvtepi32_ps(i); }
+INLINE floats floats_of_f16(const uint16_t *p) { return load_f16_half(p); }
+INLINE floats floats_of_s8(const uint8_t *p) { return load_i8_half((const int8_t *)p); }
+INLINE void floats_store(float *p, floats f) { _mm256_storeu_ps(p, f); }
+INLINE ints ints_of_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+
+INLINE floats floats_of_u8(const uint8_t *p, const int shift, const int mask)
+{
+    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(ints_of_u8(p), shift), _mm256_set1_epi32(mask)));
+}
+
+/* As dequant_mxfp4_scale(). */
+INLINE floats floats_of_e8m0(const uint8_t *p)
+{
+    const ints e = ints_of_u8(p), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, ints_set1(1)), 23);
+
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, _mm256_sllv_epi32(ints_set1(0x00200000), e),
+                                                  _mm256_cmpgt_epi32(ints_set1(2), e)));
+}
+
+/* Bytes: then |w| and its sign are taken apart, and there is no offset. */
+#define IS_BYTES(type) (pack_forms[type].max > 127)
+#define START_OFFSET(type) (IS_BYTES(type) ? 0 : pack_forms[type].offset)
+
+#include "gen/cpu/quants.h"
+
+/* Words whose sums of two products fit into 16 bits together. */
+INLINE int words_in_16_bits(const enum mat_type type)
+{
+    const int pair = 2 * 127 * pack_forms[type].max;
+
+    return 8 * pair <= INT16_MAX ? 8 : 4 * pair <= INT16_MAX ? 4 : 2 * pair <= INT16_MAX ? 2 : 1;
+}
+
+INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b, const int half, const int lane, const int8_t *x,
+                      uint32_t k, const int rows, ints *dot)
+{
+    const int n_words = pack_forms[type].halves ? 4 : 8, most = words_in_16_bits(type);
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum[TILE];
+
+    UNROLL for (int n = 0; n < n_words; n++) {
+        const int j = word_at(type, half, n);
+        words w = word(type, group, b, lane, j), size;
+
+        if (IS_BYTES(type)) {
+            w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+            size = _mm256_abs_epi8(w);
+        }
         UNROLL for (int t = 0; t < rows; t++) {
-            const int8_t *xt = x + (size_t)t * k;
+            const __m256i c = columns(x + (size_t)t * k, j),
+                          pairs = IS_BYTES(type) ? _mm256_maddubs_epi16(size, _mm256_sign_epi8(c, w))
+                                                 : _mm256_maddubs_epi16(w, c);
 
-            dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(lo, columns(xt, j)));
-            dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(hi, columns(xt, j + 4)));
-        }
-    }
-    UNROLL for (int t = 0; t < rows; t++)
-        dot[t] = _mm256_madd_epi16(dot[t], _mm256_set1_epi16(1));
-}
-
-INLINE void dot_q8(const uint8_t *quants, const int8_t *x, uint32_t k, const int rows, __m256i *dot)
-{
-    const __m256i flip = _mm256_set1_epi8((char)0x80), ones = _mm256_set1_epi16(1);
-
-    UNROLL for (int t = 0; t < rows; t++)
-        dot[t] = _mm256_setzero_si256();
-    UNROLL for (int j = 0; j < 8; j++) {
-        const __m256i w = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(quants + j * 64)), flip),
-                      size = _mm256_abs_epi8(w);
-
-        UNROLL for (int t = 0; t < rows; t++) {
-            const __m256i pairs = _mm256_maddubs_epi16(
-                size, _mm256_sign_epi8(columns(x + (size_t)t * k, j), w));
-
-            dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(pairs, ones));
+            sum[t] = n % most == 0 ? pairs : _mm256_add_epi16(sum[t], pairs);
+            if (n % most == most - 1 || n == n_words - 1)
+                dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(sum[t], ones));
         }
     }
 }
 
-INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w, const uint8_t *next,
-                 size_t at, uint32_t row, const int rows)
-{
-    const struct acts *x = m->x;
-    const uint32_t k = x->k, n_blocks = k / B, bytes = type == MAT_Q4_1 ? 320 : type == MAT_Q4_0 ? 288 : 544;
-    const int8_t *q = x->q + (size_t)row * k;
-    const float *d = x->d + (size_t)row * n_blocks, *s = x->s + (size_t)row * n_blocks;
-    const int32_t *sum = x->sum + (size_t)row * n_blocks;
-    __m256 f[2][TILE];
+MAT_QUANTISED(DEFINE_QUANT_MUL)
 
-    UNROLL for (int t = 0; t < rows; t++)
-        f[0][t] = f[1][t] = _mm256_setzero_ps();
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        const uint8_t *quants = type == MAT_Q4_1   ? pack_q4_1_quants(w, b)
-                                : type == MAT_Q4_0 ? pack_q4_0_quants(w, b)
-                                                   : pack_q8_0_quants(w, b);
-        const uint16_t *scales = type == MAT_Q4_1   ? pack_q4_1_scales(w, b)
-                                 : type == MAT_Q4_0 ? pack_q4_0_scales(w, b)
-                                                    : pack_q8_0_scales(w, b);
-
-        for (uint32_t line = 0; next && line < bytes; line += 64)
-            prefetch(next + (size_t)b * bytes + line);
-        UNROLL for (int half = 0; half < 2; half++) {
-            const __m256 wd = load_f16_half(scales + half * 8);
-            __m256i dot[TILE];
-
-            if (type == MAT_Q8_0)
-                dot_q8(quants + half * 32, q + b * B, k, rows, dot);
-            else
-                dot_q4(quants + half * 32, q + b * B, k, rows, dot);
-            UNROLL for (int t = 0; t < rows; t++) {
-                const size_t at_b = (size_t)t * n_blocks + b;
-
-                if (type == MAT_Q4_0)
-                    dot[t] = _mm256_sub_epi32(dot[t], _mm256_set1_epi32(8 * sum[at_b]));
-                f[half][t] = _mm256_fmadd_ps(_mm256_mul_ps(wd, _mm256_set1_ps(d[at_b])),
-                                             _mm256_cvtepi32_ps(dot[t]), f[half][t]);
-                if (type == MAT_Q4_1)
-                    f[half][t] = _mm256_fmadd_ps(load_f16_half(scales + L + half * 8),
-                                                 _mm256_set1_ps(s[at_b]), f[half][t]);
-            }
-        }
-    }
-    UNROLL for (int t = 0; t < rows; t++)
-        v16_store(m->y[row + t] + at, EACH_HALF(f[0][t], f[1][t]));
-}
-
-DEFINE_QUANT_MUL(q4_0, TILE)
-DEFINE_QUANT_MUL(q4_1, TILE)
-DEFINE_QUANT_MUL(q8_0, TILE)
-
-KERNELS_TABLE(avx2, mul, NULL);
+KERNELS_TABLE(avx2, MUL_ROW, NULL);

@@ -1,17 +1,13 @@
 /* avx512.h - lanes and products of AVX-512 with VNNI, for the tables that are built on
  * them: vnni.c and amx.c. vpdpbusd multiplies unsigned weights by signed
- * activations, four columns of sixteen rows at a time, and never saturates.
- *
- * Offsets of Q4_0 and Q8_0 (8 and 128) go into the start value of the sum, from
- * the activations' own sums. A tile has up to 8 rows; below 4 a second
- * integer sum hides the latency of vpdpbusd (exact, so nothing depends on it).
+ * activations, four columns of sixteen rows at a time, and never saturates. A tile has up to
+ * 8 rows.
  */
 #ifndef GEN_CPU_AVX512_H
 #define GEN_CPU_AVX512_H
 
-#include "gen/cpu/pack.h"
-
 #include <immintrin.h>
+#include <stdint.h>
 
 typedef __m512 v16;
 #define V16_CHAINS 4
@@ -75,125 +71,83 @@ static inline int32_t v16_to_i8(v16 v, int8_t *out)
 
 #include "gen/cpu/lanes.h"
 
-enum { TILE = 8, B = KERNEL_BLOCK };
+/* ---- products with quantised weights --------------------------------- */
 
-/* Four columns of an activation row in every lane. */
-INLINE __m512i columns(const int8_t *x, int word)
+typedef __m512i words;
+typedef __m512i ints;
+typedef __m512 floats;
+#define LANES 16
+#define TILE 8
+#define START_OFFSET(type) pack_forms[type].offset
+
+INLINE words words_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+INLINE words words_and(words a, int byte) { return _mm512_and_si512(a, _mm512_set1_epi8((char)byte)); }
+
+INLINE words words_or_and(words a, words b, int byte)
 {
-    int32_t v;
-
-    memcpy(&v, x + word * 4, 4);
-    return _mm512_set1_epi32(v);
+    return _mm512_ternarylogic_epi64(a, b, _mm512_set1_epi8((char)byte), 0xf8);
 }
 
-INLINE void prefetch_lines(const uint8_t *p, int lines)
+INLINE words words_shift(words a, const int n)
 {
-    UNROLL for (int i = 0; i < lines; i++)
-        prefetch(p + i * 64);
+    return n > 0 ? _mm512_srli_epi16(a, n) : n < 0 ? _mm512_slli_epi16(a, -n) : a;
 }
 
-/* dot[t] += nibbles of a block * activations. */
-INLINE void dot_q4(const uint8_t *quants, const int8_t *x, uint32_t k, const int rows, __m512i *dot)
+INLINE words words_look_up(const int8_t *codebook, int offset, words a)
 {
-    const __m512i low = _mm512_set1_epi8(15);
-    __m512i second[TILE];
+    const __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)codebook), _mm_set1_epi8((char)offset));
+
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), a);
+}
+
+INLINE ints ints_set1(int32_t i) { return _mm512_set1_epi32(i); }
+INLINE floats floats_set1(float f) { return _mm512_set1_ps(f); }
+INLINE floats floats_mul(floats a, floats b) { return _mm512_mul_ps(a, b); }
+INLINE floats floats_fma(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE floats floats_of_ints(ints i) { return _mm512_cvtepi32_ps(i); }
+INLINE floats floats_of_f16(const uint16_t *p) { return v16_load_f16(p); }
+INLINE floats floats_of_s8(const uint8_t *p) { return v16_load_i8((const int8_t *)p); }
+INLINE void floats_store(float *p, floats f) { _mm512_storeu_ps(p, f); }
+INLINE ints ints_of_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+
+INLINE floats floats_of_u8(const uint8_t *p, const int shift, const int mask)
+{
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(ints_of_u8(p), shift), _mm512_set1_epi32(mask)));
+}
+
+/* As dequant_mxfp4_scale(). */
+INLINE floats floats_of_e8m0(const uint8_t *p)
+{
+    const ints e = ints_of_u8(p), normal = _mm512_slli_epi32(_mm512_sub_epi32(e, ints_set1(1)), 23);
+    const __mmask16 tiny = _mm512_cmplt_epi32_mask(e, ints_set1(2));
+
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, ints_set1(0x00200000), e));
+}
+
+#include "gen/cpu/quants.h"
+
+/* Below 4 rows a second sum hides the latency of vpdpbusd: integers, so nothing depends on it. */
+INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b, const int half, const int lane, const int8_t *x,
+                      uint32_t k, const int rows, ints *dot)
+{
+    const int n_words = pack_forms[type].halves ? 4 : 8;
+    ints second[TILE];
 
     UNROLL for (int t = 0; t < rows; t++)
         second[t] = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < 4; j++) {
-        const __m512i w = _mm512_loadu_si512(quants + j * 64), lo = _mm512_and_si512(w, low),
-                      hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+    UNROLL for (int n = 0; n < n_words; n++) {
+        const int j = word_at(type, half, n);
+        const words w = word(type, group, b, lane, j);
 
         UNROLL for (int t = 0; t < rows; t++) {
-            const int8_t *xt = x + (size_t)t * k;
+            ints *to = rows < 4 && n % 2 ? &second[t] : &dot[t];
 
-            dot[t] = _mm512_dpbusd_epi32(dot[t], lo, columns(xt, j));
-            if (rows < 4)
-                second[t] = _mm512_dpbusd_epi32(second[t], hi, columns(xt, j + 4));
-            else
-                dot[t] = _mm512_dpbusd_epi32(dot[t], hi, columns(xt, j + 4));
+            *to = _mm512_dpbusd_epi32(*to, w, columns(x + (size_t)t * k, j));
         }
     }
     if (rows < 4)
         UNROLL for (int t = 0; t < rows; t++)
             dot[t] = _mm512_add_epi32(dot[t], second[t]);
 }
-
-INLINE void dot_q8(const uint8_t *quants, const int8_t *x, uint32_t k, const int rows, __m512i *dot)
-{
-    __m512i second[TILE];
-
-    UNROLL for (int t = 0; t < rows; t++)
-        second[t] = _mm512_setzero_si512();
-    UNROLL for (int j = 0; j < 8; j += 2) {
-        const __m512i w0 = _mm512_loadu_si512(quants + j * 64), w1 = _mm512_loadu_si512(quants + j * 64 + 64);
-
-        UNROLL for (int t = 0; t < rows; t++) {
-            const int8_t *xt = x + (size_t)t * k;
-
-            dot[t] = _mm512_dpbusd_epi32(dot[t], w0, columns(xt, j));
-            if (rows < 4)
-                second[t] = _mm512_dpbusd_epi32(second[t], w1, columns(xt, j + 1));
-            else
-                dot[t] = _mm512_dpbusd_epi32(dot[t], w1, columns(xt, j + 1));
-        }
-    }
-    if (rows < 4)
-        UNROLL for (int t = 0; t < rows; t++)
-            dot[t] = _mm512_add_epi32(dot[t], second[t]);
-}
-
-/* One group times `rows` rows. */
-INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w, const uint8_t *next,
-                 size_t at, uint32_t row, const int rows)
-{
-    const struct acts *x = m->x;
-    const uint32_t k = x->k, n_blocks = k / B;
-    const int8_t *q = x->q + (size_t)row * k;
-    const float *d = x->d + (size_t)row * n_blocks, *s = x->s + (size_t)row * n_blocks;
-    const int32_t *sum = x->sum + (size_t)row * n_blocks;
-    v16 f[TILE];
-
-    UNROLL for (int t = 0; t < rows; t++)
-        f[t] = v16_set1(0);
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        __m512i dot[TILE];
-        v16 wd, wm = v16_set1(0);
-
-        UNROLL for (int t = 0; t < rows; t++)
-            dot[t] = type == MAT_Q4_1 ? _mm512_setzero_si512()
-                                      : _mm512_set1_epi32((type == MAT_Q4_0 ? -8 : -128) *
-                                                          sum[(size_t)t * n_blocks + b]);
-        if (type == MAT_Q4_1) {
-            if (next)
-                prefetch_lines(next + (size_t)b * 320, 5);
-            dot_q4(pack_q4_1_quants(w, b), q + b * B, k, rows, dot);
-            wd = v16_load_f16(pack_q4_1_scales(w, b));
-            wm = v16_load_f16(pack_q4_1_scales(w, b) + L);
-        } else if (type == MAT_Q4_0) {
-            if (next)
-                prefetch_lines(next + (size_t)b * 288, 5);
-            dot_q4(pack_q4_0_quants(w, b), q + b * B, k, rows, dot);
-            wd = v16_load_f16(pack_q4_0_scales(w, b));
-        } else {
-            if (next)
-                prefetch_lines(next + (size_t)b * 544, 9);
-            dot_q8(pack_q8_0_quants(w, b), q + b * B, k, rows, dot);
-            wd = v16_load_f16(pack_q8_0_scales(w, b));
-        }
-        UNROLL for (int t = 0; t < rows; t++) {
-            f[t] = v16_fma(v16_mul(wd, v16_set1(d[(size_t)t * n_blocks + b])), _mm512_cvtepi32_ps(dot[t]),
-                           f[t]);
-            if (type == MAT_Q4_1)
-                f[t] = v16_fma(wm, v16_set1(s[(size_t)t * n_blocks + b]), f[t]);
-        }
-    }
-    UNROLL for (int t = 0; t < rows; t++)
-        v16_store(m->y[row + t] + at, f[t]);
-}
-
-DEFINE_QUANT_MUL(q4_0, TILE)
-DEFINE_QUANT_MUL(q4_1, TILE)
-DEFINE_QUANT_MUL(q8_0, TILE)
 
 #endif

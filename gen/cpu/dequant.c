@@ -79,14 +79,14 @@ static void iq4_nl(const uint8_t *b, float *out)
 }
 
 /* Half of 2^(e - 127), for the integers are doubled; subnormal below e = 2. */
-static float mxfp4_scale(uint8_t e)
+float dequant_mxfp4_scale(uint8_t e)
 {
     return float_of_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
 static void mxfp4(const uint8_t *b, float *out)
 {
-    const float d = mxfp4_scale(b[0]);
+    const float d = dequant_mxfp4_scale(b[0]);
 
     for (int i = 0; i < B; i++)
         out[i] = d * (float)dequant_mxfp4[nibble(b + 1, i)];
@@ -117,7 +117,7 @@ static void q2_k(const uint8_t *b, float *out)
 }
 
 /* Scale j of 16: four low bits in [0, 8), two high bits in [8, 12). */
-static int q3_k_scale(const uint8_t *s, int j)
+int dequant_q3_k_scale(const uint8_t *s, int j)
 {
     return ((s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4) - 32;
 }
@@ -128,14 +128,14 @@ static void q3_k(const uint8_t *b, float *out)
     const float d = scale_at(b + 108);
 
     for (int i = 0; i < DEQUANT_MAX; i++) {
-        const float scale = d * (float)q3_k_scale(b + 96, i / 16);
+        const float scale = d * (float)dequant_q3_k_scale(b + 96, i / 16);
 
         out[i] = scale * (float)(two_bits(b + 32, i) - (one_bit(b, i) ? 0 : 4));
     }
 }
 
 /* Scale and minimum j of 8 for Q4_K and Q5_K, six bits each in 12 bytes. */
-static void six_bits(const uint8_t *s, int j, int *ret_scale, int *ret_min)
+void dequant_six_bits(const uint8_t *s, int j, int *ret_scale, int *ret_min)
 {
     if (j < 4) {
         *ret_scale = s[j] & 63;
@@ -154,7 +154,7 @@ static void q45_k(const uint8_t *b, const uint8_t *high, const uint8_t *q, float
     for (int j = 0; j < DEQUANT_MAX / B; j++) {
         int s, m;
 
-        six_bits(b + 4, j, &s, &m);
+        dequant_six_bits(b + 4, j, &s, &m);
         const float scale = d * (float)s, min = dmin * (float)m;
 
         for (int i = j * B; i < (j + 1) * B; i++) {

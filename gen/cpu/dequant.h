@@ -22,6 +22,13 @@ enum { DEQUANT_MAX = 256 };     /* elements of the largest block */
 extern const int8_t dequant_iq4_nl[16];     /* what the codes of IQ4_NL and IQ4_XS stand for */
 extern const int8_t dequant_mxfp4[16];      /* those of MXFP4, doubled */
 
+/* The scale of these, from its exponent. */
+float dequant_mxfp4_scale(uint8_t e);
+/* Scale j of the 16 of Q3_K, from its 12 bytes. */
+int dequant_q3_k_scale(const uint8_t *scales, int j);
+/* Scale and minimum j of the 8 of Q4_K and Q5_K, from their 12 bytes. */
+void dequant_six_bits(const uint8_t *scales, int j, int *ret_scale, int *ret_min);
+
 /* Whether the type of that number (enum ggml_type) is one of these. */
 bool dequant_knows(uint32_t ggml_type);
 /* n elements from the start of a block, whole blocks, of a type that is known. */

@@ -35,8 +35,18 @@ enum {
 #define SQRT_2_OVER_PI 0.797884560802865356f
 #define GELU_CUBE 0.044715f
 
-/* Weight types, in the order of the tables of pack.c. */
-enum mat_type { MAT_F32, MAT_F16, MAT_BF16, MAT_Q4_0, MAT_Q4_1, MAT_Q8_0, MAT_TYPES };
+/* Weight types: how they are packed is pack_forms[] of pack.h. X() for each that meets int8 activations. */
+#define MAT_QUANTISED(X) \
+    X(Q4_0) X(Q4_1) X(Q8_0) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+enum mat_type {
+    MAT_F32,
+    MAT_F16,
+    MAT_BF16,
+#define MAT_ROW(name) MAT_##name,
+    MAT_QUANTISED(MAT_ROW)
+#undef MAT_ROW
+    MAT_TYPES
+};
 
 /* Rows of activations. Quantised weights read q, d, s and sum, others f. */
 struct acts {

@@ -63,15 +63,17 @@ static void softcap(float *x, float cap, uint32_t n)
 
 /* ---- products with float weights ------------------------------------- */
 
-typedef v16 (*load_fn)(const void *w, size_t element);
-
-INLINE v16 load_f32(const void *w, size_t i) { return v16_load((const float *)w + i); }
-INLINE v16 load_f16(const void *w, size_t i) { return v16_load_f16((const uint16_t *)w + i); }
-INLINE v16 load_bf16(const void *w, size_t i) { return v16_load_bf16((const uint16_t *)w + i); }
-
-INLINE void float_tile(const struct mul *m, const uint8_t *w, const uint8_t *next, size_t at, uint32_t row,
-                       const int rows, size_t element, load_fn load)
+INLINE v16 load_weights(const enum mat_type type, const void *w, size_t i)
 {
+    return type == MAT_F32   ? v16_load((const float *)w + i)
+           : type == MAT_F16 ? v16_load_f16((const uint16_t *)w + i)
+                             : v16_load_bf16((const uint16_t *)w + i);
+}
+
+INLINE void float_tile(const struct mul *m, const enum mat_type type, const uint8_t *w, const uint8_t *next,
+                       size_t at, uint32_t row, const int rows)
+{
+    const size_t element = type == MAT_F32 ? 4 : 2;
     const uint32_t k = m->x->k;
     const float *x = m->x->f + (size_t)row * k;
     v16 f[V16_TILE][V16_CHAINS];
@@ -83,7 +85,7 @@ INLINE void float_tile(const struct mul *m, const uint8_t *w, const uint8_t *nex
         for (size_t line = 0; next && line < V16_CHAINS * L * element; line += 64)
             prefetch(next + i * L * element + line);
         UNROLL for (int c = 0; c < V16_CHAINS; c++) {
-            const v16 v = load(w, (size_t)(i + c) * L);
+            const v16 v = load_weights(type, w, (size_t)(i + c) * L);
 
             UNROLL for (int t = 0; t < rows; t++)
                 f[t][c] = v16_fma(v, v16_set1(x[(size_t)t * k + i + c]), f[t][c]);
@@ -98,18 +100,20 @@ INLINE void float_tile(const struct mul *m, const uint8_t *w, const uint8_t *nex
     }
 }
 
-/* Calls tile(rows) with a constant for each number of rows that is left. */
+/* Calls tile(rows) with a constant for each number of rows that is left, up to size. What is behind the comparisons with
+ * size is not even compiled: of large tiles every case counts. */
+#define TILE_IF(n, size, TILE_OF) if ((n) <= (size)) TILE_OF(n)
 #define TILES(n, size, TILE_OF)                                                                    \
     for (uint32_t row = 0; row < (n); row += (size))                                               \
         switch ((n) - row < (size) ? (n) - row : (size)) {                                         \
         case 1: TILE_OF(1); break;                                                                 \
         case 2: TILE_OF(2); break;                                                                 \
-        case 3: TILE_OF(size > 2 ? 3 : 1); break;                                                  \
-        case 4: TILE_OF(size > 3 ? 4 : 1); break;                                                  \
-        case 5: TILE_OF(size > 4 ? 5 : 1); break;                                                  \
-        case 6: TILE_OF(size > 5 ? 6 : 1); break;                                                  \
-        case 7: TILE_OF(size > 6 ? 7 : 1); break;                                                  \
-        case 8: TILE_OF(size > 7 ? 8 : 1); break;                                                  \
+        case 3: TILE_IF(3, size, TILE_OF); break;                                                  \
+        case 4: TILE_IF(4, size, TILE_OF); break;                                                  \
+        case 5: TILE_IF(5, size, TILE_OF); break;                                                  \
+        case 6: TILE_IF(6, size, TILE_OF); break;                                                  \
+        case 7: TILE_IF(7, size, TILE_OF); break;                                                  \
+        case 8: TILE_IF(8, size, TILE_OF); break;                                                  \
         }
 
 INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
@@ -118,9 +122,11 @@ INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
 }
 
 /* The first tile prefetches the next group; later ones would only repeat it. */
-#define DEFINE_MUL(type, size, TILE_OF)                                                            \
-    static void mul_##type(const struct mul *m)                                                    \
+#define DEFINE_MUL(name, size, TILE_OF)                                                            \
+    static void mul_##name(const struct mul *m)                                                    \
     {                                                                                              \
+        const enum mat_type type = MAT_##name;                                                     \
+                                                                                                   \
         for (uint32_t g = 0; g < m->n_groups; g++) {                                               \
             const uint8_t *w = m->w + g * m->group_bytes;                                          \
             const size_t at = m->at + (size_t)g * L;                                               \
@@ -130,18 +136,10 @@ INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
     }
 #define NEXT_IF_FIRST (row == 0 ? next_group(m, g) : NULL)
 
-#define FLOAT_TILE_f32(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 4, load_f32)
-#define FLOAT_TILE_f16(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 2, load_f16)
-#define FLOAT_TILE_bf16(n) float_tile(m, w, NEXT_IF_FIRST, at, row, n, 2, load_bf16)
-DEFINE_MUL(f32, V16_TILE, FLOAT_TILE_f32)
-DEFINE_MUL(f16, V16_TILE, FLOAT_TILE_f16)
-DEFINE_MUL(bf16, V16_TILE, FLOAT_TILE_bf16)
-
-/* The same for tile(), which each instruction set has of its own. */
-#define DEFINE_QUANT_MUL(type, size) DEFINE_MUL(type, size, QUANT_TILE_##type)
-#define QUANT_TILE_q4_0(n) tile(m, MAT_Q4_0, w, NEXT_IF_FIRST, at, row, n)
-#define QUANT_TILE_q4_1(n) tile(m, MAT_Q4_1, w, NEXT_IF_FIRST, at, row, n)
-#define QUANT_TILE_q8_0(n) tile(m, MAT_Q8_0, w, NEXT_IF_FIRST, at, row, n)
+#define FLOAT_TILE(n) float_tile(m, type, w, NEXT_IF_FIRST, at, row, n)
+DEFINE_MUL(F32, V16_TILE, FLOAT_TILE)
+DEFINE_MUL(F16, V16_TILE, FLOAT_TILE)
+DEFINE_MUL(BF16, V16_TILE, FLOAT_TILE)
 
 /* ---- attention ------------------------------------------------------- */
 
@@ -459,14 +457,14 @@ static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at
         k[i * PAGE] = q[i];
 }
 
-/* quant: in front of the names of products with quantised weights. */
-#define KERNELS_TABLE(isa, quant, prompt_kernels)                                                  \
+#define MUL_ROW(name) [MAT_##name] = mul_##name,
+/* QUANT_ROW: as MUL_ROW, for the products with quantised weights. */
+#define KERNELS_TABLE(isa, QUANT_ROW, prompt_kernels)                                              \
     extern const struct kernels kernels_##isa;                                                     \
     const struct kernels kernels_##isa = {                                                         \
         .name = #isa,                                                                              \
         .mul = {                                                                                   \
-            [MAT_F32] = mul_f32,   [MAT_F16] = mul_f16,   [MAT_BF16] = mul_bf16,                   \
-            [MAT_Q4_0] = quant##_q4_0, [MAT_Q4_1] = quant##_q4_1, [MAT_Q8_0] = quant##_q8_0,       \
+            MUL_ROW(F32) MUL_ROW(F16) MUL_ROW(BF16) MAT_QUANTISED(QUANT_ROW)                       \
         },                                                                                         \
         .attend = attend,                                                                          \
         .fold = fold,                                                                              \

@@ -4,22 +4,17 @@
 #include "gen/cpu/half.h"
 #include "loaders/gguf.h"
 
-#include <math.h>
 #include <string.h>
 
-enum { L = KERNEL_LANES, B = KERNEL_BLOCK };
+enum { L = KERNEL_LANES, B = KERNEL_BLOCK, SUPER = DEQUANT_MAX / B };
 
-/* One type. Blocks of the file are file_bytes long; a packed unit holds `unit`
- * blocks in unit_bytes. put() packs one block of one row, get() reads it back. */
+/* One type of the file. put() packs a block of the file, which is block b of the group and those behind it. */
 struct type_row {
     uint32_t ggml_type;
-    bool quantised;
-    uint32_t file_bytes, unit, unit_bytes;
     void (*put)(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block);
-    void (*get)(const uint8_t *group, uint32_t b, uint32_t lane, float *out);
 };
 
-static void put_words(uint8_t *to, uint32_t lane, const uint8_t *from, int n_words, uint32_t flip)
+PACK_INLINE void put_words(uint8_t *to, uint32_t lane, const uint8_t *from, int n_words, uint32_t flip)
 {
     for (int j = 0; j < n_words; j++) {
         uint32_t word;
@@ -30,59 +25,217 @@ static void put_words(uint8_t *to, uint32_t lane, const uint8_t *from, int n_wor
     }
 }
 
-static void put_q4_0(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
+/* Bits z, z + 4 … z + 28 of a word as byte z. */
+static uint32_t bits_to_bytes(uint32_t bits)
 {
-    memcpy((uint16_t *)pack_q4_0_scales(group, b) + lane, block, 2);
-    put_words((uint8_t *)pack_q4_0_quants(group, b), lane, block + 2, 4, 0);
+    uint32_t bytes = 0;
+
+    for (int z = 0; z < 4; z++) {
+        uint32_t x = bits >> z & 0x11111111;
+
+        x = (x | x >> 3) & 0x03030303;
+        x = (x | x >> 6) & 0x000f000f;
+        bytes |= ((x | x >> 12) & 0xff) << 8 * z;
+    }
+    return bytes;
 }
 
-static void put_q4_1(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
+/* Blocks of 32: fp16 numbers, a word of high bits or none, and codes in the order of the words. */
+PACK_INLINE void put_32(enum mat_type type, uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
 {
-    uint16_t *d = (uint16_t *)pack_q4_1_scales(group, b);
+    const struct pack_form *f = &pack_forms[type];
+    uint16_t *d = (uint16_t *)pack_d(type, group, b) + lane;
 
-    memcpy(d + lane, block, 2);
-    memcpy(d + L + lane, block + 2, 2);
-    put_words((uint8_t *)pack_q4_1_quants(group, b), lane, block + 4, 4, 0);
+    for (int i = 0; i < 1 + f->min; i++, block += 2)
+        memcpy(d + i * L, block, 2);
+    if (f->high) {
+        uint32_t bits;
+
+        memcpy(&bits, block, 4);
+        bits = bits_to_bytes(bits);
+        memcpy((uint8_t *)pack_high(type, group, b) + lane * 4, &bits, 4);
+        block += 4;
+    }
+    put_words((uint8_t *)pack_codes(type, group, b), lane, block, f->bits, f->bits == 8 ? 0x80808080 : 0);
 }
 
-static void put_q8_0(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
+PACK_INLINE void put_mxfp4(enum mat_type type, uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
 {
-    memcpy((uint16_t *)pack_q8_0_scales(group, b) + lane, block, 2);
-    put_words((uint8_t *)pack_q8_0_quants(group, b), lane, block + 2, 8, 0x80808080);
+    ((uint8_t *)pack_fine(type, group, b))[lane] = block[0];
+    put_words((uint8_t *)pack_codes(type, group, b), lane, block + 1, 4, 0);
 }
 
-static void get_q4(const uint8_t *quants, uint32_t lane, float d, float m, float *out)
+PACK_INLINE void put_iq4_xs(enum mat_type type, uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
 {
-    for (int i = 0; i < B / 2; i++) {
-        uint8_t w = quants[i / 4 * 64 + lane * 4 + i % 4];
+    uint16_t high;
 
-        out[i] = d * (float)(w & 15) + m;
-        out[i + B / 2] = d * (float)(w >> 4) + m;
+    memcpy((uint16_t *)pack_d(type, group, b) + lane, block, 2);
+    memcpy(&high, block + 2, 2);
+    for (uint32_t j = 0; j < SUPER; j++) {
+        const int scale = ((block[4 + j / 2] >> j % 2 * 4 & 15) | (high >> 2 * j & 3) << 4) - 32;
+
+        ((uint8_t *)pack_fine(type, group, b + j))[lane] = (uint8_t)scale;
+        put_words((uint8_t *)pack_codes(type, group, b + j), lane, block + 8 + j * B / 2, 4, 0);
     }
 }
 
-static void get_q4_0(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
-{
-    float d = f16_to_f32(pack_q4_0_scales(group, b)[lane]);
+/* ---- blocks of 256, taken apart and put together ---- */
 
-    get_q4(pack_q4_0_quants(group, b), lane, d, -8 * d, out);
+struct super {
+    uint8_t codes[SUPER * B];
+    uint8_t fine[SUPER][2];     /* of a block: as lane's bytes in the two rows of `fine` */
+    uint8_t d[2], m[2];         /* fp16 */
+};
+
+/* Two bits in each byte of 64: 32 bytes hold 128 elements. */
+static void add_two_bits(const uint8_t *q, int shift, uint8_t *codes)
+{
+    for (int part = 0; part < 8; part++)
+        for (int i = 0; i < B; i++)
+            codes[part * B + i] |= (uint8_t)((q[part / 4 * B + i] >> part % 4 * 2 & 3) << shift);
 }
 
-static void get_q4_1(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
+static void add_one_bit(const uint8_t *q, int shift, uint8_t *codes)
 {
-    const uint16_t *d = pack_q4_1_scales(group, b);
-
-    get_q4(pack_q4_1_quants(group, b), lane, f16_to_f32(d[lane]), f16_to_f32(d[L + lane]), out);
+    for (int part = 0; part < 8; part++)
+        for (int i = 0; i < B; i++)
+            codes[part * B + i] |= (uint8_t)((q[i] >> part & 1) << shift);
 }
 
-static void get_q8_0(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
+/* n bytes hold 2n elements, the second n of them in high nibbles. */
+static void set_nibbles(const uint8_t *q, int n, uint8_t *codes)
 {
-    const uint8_t *q = pack_q8_0_quants(group, b);
-    float d = f16_to_f32(pack_q8_0_scales(group, b)[lane]);
-
-    for (int i = 0; i < B; i++)
-        out[i] = d * (float)(q[i / 4 * 64 + lane * 4 + i % 4] - 128);
+    for (int part = 0; part < SUPER * B; part += 2 * n, q += n)
+        for (int i = 0; i < n; i++) {
+            codes[part + i] = q[i] & 15;
+            codes[part + n + i] = q[i] >> 4;
+        }
 }
+
+static void take_q2_k(const uint8_t *block, struct super *s)
+{
+    memcpy(s->fine, block, sizeof s->fine);
+    add_two_bits(block + 16, 0, s->codes);
+    memcpy(s->d, block + 80, 2);
+    memcpy(s->m, block + 82, 2);
+}
+
+static void take_q3_k(const uint8_t *block, struct super *s)
+{
+    add_one_bit(block, 2, s->codes);
+    add_two_bits(block + 32, 0, s->codes);
+    for (int j = 0; j < 2 * SUPER; j++)
+        s->fine[j / 2][j % 2] = (uint8_t)dequant_q3_k_scale(block + 96, j);
+    memcpy(s->d, block + 108, 2);
+}
+
+static void take_q45_k(const uint8_t *block, const uint8_t *q, struct super *s)
+{
+    memcpy(s->d, block, 2);
+    memcpy(s->m, block + 2, 2);
+    for (int j = 0; j < SUPER; j++) {
+        int scale, min;
+
+        dequant_six_bits(block + 4, j, &scale, &min);
+        s->fine[j][0] = (uint8_t)scale;
+        s->fine[j][1] = (uint8_t)min;
+    }
+    set_nibbles(q, B, s->codes);
+}
+
+static void take_q4_k(const uint8_t *block, struct super *s) { take_q45_k(block, block + 16, s); }
+
+static void take_q5_k(const uint8_t *block, struct super *s)
+{
+    take_q45_k(block, block + 48, s);
+    add_one_bit(block + 16, 4, s->codes);
+}
+
+static void take_q6_k(const uint8_t *block, struct super *s)
+{
+    set_nibbles(block, 2 * B, s->codes);
+    add_two_bits(block + 128, 4, s->codes);
+    memcpy(s->fine, block + 192, sizeof s->fine);
+    memcpy(s->d, block + 208, 2);
+}
+
+/* Fields of `mask` in word 0 to n - 1, each word's `step` bits above the one before. */
+PACK_INLINE uint32_t gather(const uint32_t *words, int n, int shift, uint32_t mask, int step)
+{
+    uint32_t all = 0;
+
+    for (int j = 0; j < n; j++)
+        all |= (words[j] >> shift & mask) << j * step;
+    return all;
+}
+
+PACK_INLINE void put_codes(enum mat_type type, uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *codes)
+{
+    const struct pack_form *f = &pack_forms[type];
+    uint8_t *at = (uint8_t *)pack_codes(type, group, b) + lane * 4, *high = (uint8_t *)pack_high(type, group, b) + lane * 4;
+    uint32_t words[B / 4], out;
+
+    memcpy(words, codes, B);
+    for (int j = 0; j < f->bits; j++) {
+        out = f->bits == 4 ? (words[j] & 0x0f0f0f0f) | (words[j + 4] & 0x0f0f0f0f) << 4
+                           : gather(words + 4 * j, 4, 0, 0x03030303, 2);
+        memcpy(at + j * 64, &out, 4);
+    }
+    for (int j = 0; j < f->high; j++) {
+        out = f->high == 1 ? gather(words, 8, f->bits, 0x01010101, 1)
+                           : gather(words + 4 * j, 4, f->bits, 0x03030303, 2);
+        memcpy(high + j * 64, &out, 4);
+    }
+}
+
+PACK_INLINE void put_super(enum mat_type type, uint8_t *group, uint32_t b, uint32_t lane, const struct super *s)
+{
+    const struct pack_form *f = &pack_forms[type];
+    uint8_t *d = (uint8_t *)((uint16_t *)pack_d(type, group, b) + lane);
+
+    memcpy(d, s->d, 2);
+    if (f->min) {
+        d[2 * L] = s->m[0];
+        d[2 * L + 1] = s->m[1] ^ 0x80;
+    }
+    for (uint32_t j = 0; j < SUPER; j++) {
+        uint8_t *fine = (uint8_t *)pack_fine(type, group, b + j) + lane;
+
+        fine[0] = s->fine[j][0];
+        fine[L] = s->fine[j][1];
+        put_codes(type, group, b + j, lane, s->codes + j * B);
+    }
+}
+
+/* A function for each type, to which the form is constant. */
+#define DEFINE_PUT(name, put_as)                                                                   \
+    static void put_##name(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)        \
+    {                                                                                              \
+        put_as(MAT_##name, group, b, lane, block);                                                 \
+    }
+#define DEFINE_PUT_K(name, take)                                                                   \
+    static void put_##name(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)        \
+    {                                                                                              \
+        struct super s = { 0 };                                                                    \
+                                                                                                   \
+        take(block, &s);                                                                           \
+        put_super(MAT_##name, group, b, lane, &s);                                                 \
+    }
+DEFINE_PUT(IQ4_NL, put_32)
+DEFINE_PUT(IQ4_XS, put_iq4_xs)
+DEFINE_PUT(MXFP4, put_mxfp4)
+DEFINE_PUT_K(Q2_K, take_q2_k)
+DEFINE_PUT_K(Q3_K, take_q3_k)
+DEFINE_PUT(Q4_0, put_32)
+DEFINE_PUT(Q4_1, put_32)
+DEFINE_PUT_K(Q4_K, take_q4_k)
+DEFINE_PUT(Q5_0, put_32)
+DEFINE_PUT(Q5_1, put_32)
+DEFINE_PUT_K(Q5_K, take_q5_k)
+DEFINE_PUT_K(Q6_K, take_q6_k)
+DEFINE_PUT(Q8_0, put_32)
+
+/* ---- floats ---- */
 
 static void put_2(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *block)
 {
@@ -96,126 +249,19 @@ static void put_4(uint8_t *group, uint32_t b, uint32_t lane, const uint8_t *bloc
         memcpy(group + ((size_t)(b * B + i) * L + lane) * 4, block + i * 4, 4);
 }
 
-static void get_f32(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
-{
-    for (int i = 0; i < B; i++)
-        out[i] = ((const float *)group)[(size_t)(b * B + i) * L + lane];
-}
-
-static void get_f16(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
-{
-    for (int i = 0; i < B; i++)
-        out[i] = f16_to_f32(((const uint16_t *)group)[(size_t)(b * B + i) * L + lane]);
-}
-
-static void get_bf16(const uint8_t *group, uint32_t b, uint32_t lane, float *out)
-{
-    for (int i = 0; i < B; i++)
-        out[i] = bf16_to_f32(((const uint16_t *)group)[(size_t)(b * B + i) * L + lane]);
-}
+/* ---- all of them ---- */
 
 static const struct type_row types[MAT_TYPES] = {
-    [MAT_F32] = { GGML_F32, false, 4 * B, 1, 4 * B * L, put_4, get_f32 },
-    [MAT_F16] = { GGML_F16, false, 2 * B, 1, 2 * B * L, put_2, get_f16 },
-    [MAT_BF16] = { GGML_BF16, false, 2 * B, 1, 2 * B * L, put_2, get_bf16 },
-    [MAT_Q4_0] = { GGML_Q4_0, true, 18, 2, 576, put_q4_0, get_q4_0 },
-    [MAT_Q4_1] = { GGML_Q4_1, true, 20, 1, 320, put_q4_1, get_q4_1 },
-    [MAT_Q8_0] = { GGML_Q8_0, true, 34, 2, 1088, put_q8_0, get_q8_0 },
+    [MAT_BF16] = { GGML_BF16, put_2 },
+    [MAT_F16] = { GGML_F16, put_2 },
+    [MAT_F32] = { GGML_F32, put_4 },
+#define TYPE_ROW(name) [MAT_##name] = { GGML_##name, put_##name },
+    MAT_QUANTISED(TYPE_ROW)
+#undef TYPE_ROW
 };
-
-/* ---- types that are kept as another ----------------------------------- */
-
-/* A block of the file as Q8_0: its scale and table[code] << shift. */
-static void codes_to_q8_0(uint16_t d, const uint8_t *codes, const int8_t *table, int shift, uint8_t *out)
-{
-    memcpy(out, &d, 2);
-    for (int i = 0; i < B / 2; i++) {
-        out[2 + i] = (uint8_t)(table[codes[i] & 15] * (1 << shift));
-        out[2 + B / 2 + i] = (uint8_t)(table[codes[i] >> 4] * (1 << shift));
-    }
-}
-
-static void q5_0_to_q8_0(const uint8_t *block, uint8_t *out)
-{
-    uint32_t high;
-
-    memcpy(out, block, 2);
-    memcpy(&high, block + 2, 4);
-    for (int i = 0; i < B / 2; i++) {
-        out[2 + i] = (uint8_t)(((block[6 + i] & 15) | (high >> i & 1) << 4) - 16);
-        out[2 + B / 2 + i] = (uint8_t)((block[6 + i] >> 4 | (high >> (i + B / 2) & 1) << 4) - 16);
-    }
-}
-
-static void iq4_nl_to_q8_0(const uint8_t *block, uint8_t *out)
-{
-    uint16_t d;
-
-    memcpy(&d, block, 2);
-    codes_to_q8_0(d, block + 2, dequant_iq4_nl, 0, out);
-}
-
-/* Exponents whose scale 2^(e - 128) is an fp16 number, the last three of them with
- * integers that take up to three bits of it: 12 << 3 still is an int8. */
-enum { MXFP4_MIN = 128 - 24, MXFP4_MID = 128 + 15, MXFP4_MAX = MXFP4_MID + 3 };
-
-static bool mxfp4_is_zero(const uint8_t *block)
-{
-    for (int i = 1; i <= B / 2; i++)
-        if (block[i] & 0x77)
-            return false;
-    return true;
-}
-
-static bool mxfp4_fits(const uint8_t *block)
-{
-    return (block[0] >= MXFP4_MIN && block[0] <= MXFP4_MAX) || mxfp4_is_zero(block);
-}
-
-static void mxfp4_to_q8_0(const uint8_t *block, uint8_t *out)
-{
-    const int e = block[0], shift = e > MXFP4_MID ? e - MXFP4_MID : 0;
-
-    if (e < MXFP4_MIN || e > MXFP4_MAX)             /* all zeros, else it were not packed so */
-        memset(out, 0, 2 + B);
-    else
-        codes_to_q8_0(f16_of_f32(ldexpf(1, e - shift - 128)), block + 1, dequant_mxfp4, shift, out);
-}
-
-/* The smallest type with kernels that holds all values exactly. */
-static const struct kept_row {
-    uint32_t ggml_type;
-    enum mat_type type;
-    void (*to_q8_0)(const uint8_t *block, uint8_t *out);
-} kept[] = {
-    { GGML_IQ4_NL, MAT_Q8_0, iq4_nl_to_q8_0 },
-    { GGML_IQ4_XS, MAT_F32, NULL },
-    { GGML_MXFP4, MAT_Q8_0, mxfp4_to_q8_0 },
-    { GGML_Q2_K, MAT_F32, NULL },
-    { GGML_Q3_K, MAT_F32, NULL },
-    { GGML_Q4_K, MAT_F32, NULL },
-    { GGML_Q5_0, MAT_Q8_0, q5_0_to_q8_0 },
-    { GGML_Q5_1, MAT_F32, NULL },
-    { GGML_Q5_K, MAT_F32, NULL },
-    { GGML_Q6_K, MAT_F32, NULL },
-};
-
-static const struct kept_row *kept_as(uint32_t ggml_type)
-{
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
-        if (kept[i].ggml_type == ggml_type)
-            return &kept[i];
-    return NULL;
-}
 
 bool mat_type_of(uint32_t ggml_type, enum mat_type *ret)
 {
-    const struct kept_row *k = kept_as(ggml_type);
-
-    if (k) {
-        *ret = k->type;
-        return true;
-    }
     for (int i = 0; i < MAT_TYPES; i++)
         if (types[i].ggml_type == ggml_type) {
             *ret = (enum mat_type)i;
@@ -224,36 +270,27 @@ bool mat_type_of(uint32_t ggml_type, enum mat_type *ret)
     return false;
 }
 
-bool mat_fits(uint32_t ggml_type, const void *blocks, size_t n)
-{
-    const struct ggml_type_facts *f = ggml_type_facts(ggml_type);
-
-    for (size_t i = 0; ggml_type == GGML_MXFP4 && i < n; i++)
-        if (!mxfp4_fits((const uint8_t *)blocks + i * f->block_bytes))
-            return false;
-    return true;
-}
-
 const char *mat_type_name(enum mat_type type) { return ggml_type_facts(types[type].ggml_type)->name; }
 
-bool mat_type_quantised(enum mat_type type) { return types[type].quantised; }
+bool mat_type_quantised(enum mat_type type) { return pack_forms[type].bits != 0; }
 
 bool mat_init(struct mat *m, enum mat_type type, uint32_t rows, uint32_t cols)
 {
-    const struct type_row *t = &types[type];
-    const uint64_t n_blocks = ((uint64_t)cols + B - 1) / B;
+    const bool quantised = mat_type_quantised(type);
+    const uint32_t unit = quantised ? pack_forms[type].unit : 1;
+    const uint64_t n_blocks = ((uint64_t)cols + B - 1) / B,
+                   unit_bytes = quantised ? pack_unit_bytes(type) : B * L * ggml_type_facts(types[type].ggml_type)->block_bytes;
     size_t bytes;
 
     if (rows == 0 || cols == 0 || n_blocks * B > UINT32_MAX)
         return false;
     *m = (struct mat){
         .type = type,
-        .ggml_type = t->ggml_type,
         .rows = rows,
         .cols = cols,
         .k = (uint32_t)(n_blocks * B),
         .n_groups = (uint32_t)(((uint64_t)rows + L - 1) / L),
-        .group_bytes = (size_t)((n_blocks + t->unit - 1) / t->unit * t->unit_bytes),
+        .group_bytes = (size_t)((n_blocks + unit - 1) / unit * unit_bytes + 63) & ~(size_t)63,
     };
     return !__builtin_mul_overflow(m->group_bytes, (size_t)m->n_groups, &bytes);
 }
@@ -267,36 +304,17 @@ static void put_part(const struct mat *m, uint8_t *group, uint32_t lane, const u
     const uint32_t whole = m->cols / B, rest = m->cols % B;
     uint8_t block[4 * B] = { 0 };
 
-    memcpy(block, at, rest * (types[m->type].file_bytes / B));
+    memcpy(block, at, rest * ggml_type_facts(types[m->type].ggml_type)->block_bytes);
     types[m->type].put(group, whole, lane, block);
-}
-
-/* A block of the file, which is kept as one or as several of another type. */
-static void put_kept(const struct mat *m, const struct kept_row *k, uint32_t elements, uint8_t *group, uint32_t b,
-                     uint32_t lane, const uint8_t *at)
-{
-    const struct type_row *t = &types[m->type];
-    uint8_t q8_0[2 + B];
-    float floats[DEQUANT_MAX];
-
-    if (m->type == MAT_Q8_0) {
-        k->to_q8_0(at, q8_0);
-        t->put(group, b, lane, q8_0);
-        return;
-    }
-    dequant(m->ggml_type, at, elements, floats);
-    for (uint32_t i = 0; i < elements / B; i++)
-        t->put(group, b + i, lane, (const uint8_t *)(floats + (size_t)i * B));
 }
 
 bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_t to)
 {
-    const struct ggml_type_facts *f = ggml_type_facts(m->ggml_type);
-    const struct kept_row *k = kept_as(m->ggml_type);
+    const struct type_row *t = &types[m->type];
+    const struct ggml_type_facts *f = ggml_type_facts(t->ggml_type);
     const uint32_t step = f->block > B ? f->block / B : 1, rest = m->cols % B, whole = m->cols / B;
     const size_t step_bytes = (size_t)step * B / f->block * f->block_bytes;
     const size_t row_bytes = (size_t)m->cols / f->block * f->block_bytes;
-    void (*const put)(uint8_t *, uint32_t, uint32_t, const uint8_t *) = types[m->type].put;
     bool finite = true;
 
     for (uint32_t g = from; g < to; g++) {
@@ -305,28 +323,43 @@ bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_
         uint8_t *group = m->w + g * m->group_bytes;
 
         for (uint32_t lane = 0; f->block > 1 && lane < n; lane++)
-            finite &= dequant_finite(m->ggml_type, rows + lane * row_bytes, m->cols / f->block);
+            finite &= dequant_finite(t->ggml_type, rows + lane * row_bytes, m->cols / f->block);
         for (uint32_t b = 0; b < whole; b += step)
-            for (uint32_t lane = 0; lane < n; lane++) {
-                const uint8_t *at = rows + lane * row_bytes + b / step * step_bytes;
-
-                if (k)
-                    put_kept(m, k, f->block, group, b, lane, at);
-                else
-                    put(group, b, lane, at);
-            }
+            for (uint32_t lane = 0; lane < n; lane++)
+                t->put(group, b, lane, rows + lane * row_bytes + b / step * step_bytes);
         for (uint32_t lane = 0; rest && lane < n; lane++)
             put_part(m, group, lane, rows + lane * row_bytes + whole * step_bytes);
     }
     return finite;
 }
 
+/* Steps are rounded as those of dequant() are. */
+static void get_block(enum mat_type type, const uint8_t *group, uint32_t b, uint32_t lane, float *out)
+{
+    for (uint32_t i = 0; i < B; i++) {
+        float d, m;
+
+        pack_scales(type, group, b, i / (B / 2), lane, &d, &m);
+        out[i] = d * (float)pack_integer(type, group, b, lane, i);
+        if (pack_forms[type].min)
+            out[i] += m;
+    }
+}
+
 void mat_row(const struct mat *m, uint32_t row, float *out)
 {
     const uint8_t *group = m->w + row / L * m->group_bytes;
+    const uint32_t lane = row % L;
 
-    for (uint32_t b = 0; b < m->k / B; b++)
-        types[m->type].get(group, b, row % L, out + (size_t)b * B);
+    for (uint32_t i = 0; i < m->k; i++)
+        if (m->type == MAT_F32)
+            out[i] = ((const float *)group)[(size_t)i * L + lane];
+        else if (m->type == MAT_F16)
+            out[i] = f16_to_f32(((const uint16_t *)group)[(size_t)i * L + lane]);
+        else if (m->type == MAT_BF16)
+            out[i] = bf16_to_f32(((const uint16_t *)group)[(size_t)i * L + lane]);
+        else if (i % B == 0)
+            get_block(m->type, group, i / B, lane, out + i);
 }
 
 void mat_floats(enum mat_type type, const void *file_row, size_t n, float *out)

@@ -6,93 +6,72 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 enum { L = KERNEL_LANES };
 
+/* 16 rows of a block, taken apart: integers, and scale and minimum of either half. */
 struct block {
-    int32_t dot[L];
-    const uint16_t *d, *m;      /* m: NULL when the type has no minimum */
+    int8_t q[L][KERNEL_BLOCK];
+    float d[2][L], m[2][L];
 };
 
-static void block_q4(const uint8_t *at, const int8_t *x, int32_t start, int32_t *dot)
+PACK_INLINE void take_apart(enum mat_type type, const uint8_t *group, uint32_t b, struct block *w)
 {
-    for (int r = 0; r < L; r++) {
-        int32_t sum = start;
-
-        for (int j = 0; j < 4; j++)
-            for (int z = 0; z < 4; z++) {
-                uint8_t w = at[j * 64 + r * 4 + z];
-
-                sum += (w & 15) * x[j * 4 + z] + (w >> 4) * x[16 + j * 4 + z];
-            }
-        dot[r] = sum;
+    for (uint32_t r = 0; r < L; r++) {
+        for (uint32_t half = 0; half < 2; half++)
+            pack_scales(type, group, b, half, r, &w->d[half][r], &w->m[half][r]);
+        for (uint32_t i = 0; i < KERNEL_BLOCK; i++)
+            w->q[r][i] = (int8_t)pack_integer(type, group, b, r, i);
     }
 }
 
-static void block_q8(const uint8_t *at, const int8_t *x, int32_t start, int32_t *dot)
+static int32_t dot(const int8_t *w, const int8_t *x, int n)
 {
-    for (int r = 0; r < L; r++) {
-        int32_t sum = start;
+    int32_t sum = 0;
 
-        for (int j = 0; j < 8; j++)
-            for (int z = 0; z < 4; z++)
-                sum += at[j * 64 + r * 4 + z] * x[j * 4 + z];
-        dot[r] = sum;
+    for (int i = 0; i < n; i++)
+        sum += w[i] * x[i];
+    return sum;
+}
+
+/* Block b of one row of activations into y: a step for each scale. */
+PACK_INLINE void add_block(enum mat_type type, const struct block *w, const struct acts *x, size_t b, float *y)
+{
+    const int n = pack_forms[type].halves ? KERNEL_BLOCK / 2 : KERNEL_BLOCK;
+
+    for (int at = 0, half = 0; at < KERNEL_BLOCK; at += n, half++) {
+        const int32_t sum = n == KERNEL_BLOCK ? x->sum[b] : half ? x->sum[b] - x->half[b] : x->half[b];
+
+        for (int r = 0; r < L; r++) {
+            y[r] += w->d[half][r] * x->d[b] * (float)dot(w->q[r] + at, x->q + b * KERNEL_BLOCK + at, n);
+            if (pack_forms[type].min)
+                y[r] += w->m[half][r] * (x->d[b] * (float)sum);
+        }
     }
 }
 
-static void get_q4_0(const uint8_t *group, uint32_t b, const int8_t *x, int32_t sum, struct block *ret)
-{
-    block_q4(pack_q4_0_quants(group, b), x, -8 * sum, ret->dot);
-    ret->d = pack_q4_0_scales(group, b);
-    ret->m = NULL;
-}
-
-static void get_q4_1(const uint8_t *group, uint32_t b, const int8_t *x, int32_t sum, struct block *ret)
-{
-    block_q4(pack_q4_1_quants(group, b), x, 0, ret->dot);
-    ret->d = pack_q4_1_scales(group, b);
-    ret->m = ret->d + L;
-}
-
-static void get_q8_0(const uint8_t *group, uint32_t b, const int8_t *x, int32_t sum, struct block *ret)
-{
-    block_q8(pack_q8_0_quants(group, b), x, -128 * sum, ret->dot);
-    ret->d = pack_q8_0_scales(group, b);
-    ret->m = NULL;
-}
-
-static inline void mul_quantised(const struct mul *m,
-                                 void (*get)(const uint8_t *, uint32_t, const int8_t *, int32_t,
-                                             struct block *))
+PACK_INLINE void mul_quantised(const struct mul *m, enum mat_type type)
 {
     const uint32_t n_blocks = m->x->k / KERNEL_BLOCK;
 
-    for (uint32_t g = 0; g < m->n_groups; g++)
-        for (uint32_t row = 0; row < m->n_rows; row++) {
-            const size_t first = (size_t)row * n_blocks;
-            float *y = m->y[row] + m->at + (size_t)g * L;
-            float f[L] = { 0 };
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        const size_t at = m->at + (size_t)g * L;
 
-            for (uint32_t b = 0; b < n_blocks; b++) {
-                struct block w;
+        for (uint32_t row = 0; row < m->n_rows; row++)
+            memset(m->y[row] + at, 0, L * sizeof(float));
+        for (uint32_t b = 0; b < n_blocks; b++) {
+            struct block w;
 
-                get(m->w + g * m->group_bytes, b, m->x->q + (first + b) * KERNEL_BLOCK,
-                    m->x->sum[first + b], &w);
-                for (int r = 0; r < L; r++) {
-                    f[r] += f16_to_f32(w.d[r]) * m->x->d[first + b] * (float)w.dot[r];
-                    if (w.m)
-                        f[r] += f16_to_f32(w.m[r]) * m->x->s[first + b];
-                }
-            }
-            for (int r = 0; r < L; r++)
-                y[r] = f[r];
+            take_apart(type, m->w + g * m->group_bytes, b, &w);
+            for (uint32_t row = 0; row < m->n_rows; row++)
+                add_block(type, &w, m->x, (size_t)row * n_blocks + b, m->y[row] + at);
         }
+    }
 }
 
-static void mul_q4_0(const struct mul *m) { mul_quantised(m, get_q4_0); }
-static void mul_q4_1(const struct mul *m) { mul_quantised(m, get_q4_1); }
-static void mul_q8_0(const struct mul *m) { mul_quantised(m, get_q8_0); }
+#define DEFINE_MUL(name) static void mul_##name(const struct mul *m) { mul_quantised(m, MAT_##name); }
+MAT_QUANTISED(DEFINE_MUL)
 
 static float get_f32(const void *w, size_t i) { return ((const float *)w)[i]; }
 static float get_f16(const void *w, size_t i) { return f16_to_f32(((const uint16_t *)w)[i]); }
@@ -331,8 +310,10 @@ static void rope(float *x, const float *c, const float *s, uint32_t n)
 const struct kernels kernels_scalar = {
     .name = "scalar",
     .mul = {
-        [MAT_F32] = mul_f32,   [MAT_F16] = mul_f16,   [MAT_BF16] = mul_bf16,
-        [MAT_Q4_0] = mul_q4_0, [MAT_Q4_1] = mul_q4_1, [MAT_Q8_0] = mul_q8_0,
+        [MAT_F32] = mul_f32, [MAT_F16] = mul_f16, [MAT_BF16] = mul_bf16,
+#define MUL_ROW(name) [MAT_##name] = mul_##name,
+        MAT_QUANTISED(MUL_ROW)
+#undef MUL_ROW
     },
     .attend = attend,
     .fold = fold,

@@ -6,7 +6,7 @@
  * rate. What is cut off makes them smaller by 0.69 of half a unit in the last place on average, 1.35e-3 of themselves; so
  * scales and minimums are larger by that. An error of 2.7e-3 of a product remains, where rounding leaves 2.3e-3. Floats are rounded.
  *
- * A new type is a function here and a row in tile_dequant[].
+ * What sets quantised types apart are the facts of pack_forms[] (pack.h).
  *
  * Source   measured; GGUF block layouts as in pack.h
  */
@@ -34,59 +34,62 @@ INLINE void put_rounded(uint16_t *tile, int p, v16 even, v16 odd)
 
 INLINE v16 uncut(v16 scale) { return v16_mul(scale, v16_set1(1.00135f)); }
 
-/* Nibbles at `shift` as codes of a table: of the index only the low four bits count. */
-INLINE v16 nibbles(__m512i words, int shift, v16 codes, v16 d, v16 m)
+/* Codes of four bits: as they are packed, and looked up as floats. */
+INLINE bool is_nibbles(const enum mat_type type) { return pack_forms[type].bits == 4 && !pack_forms[type].high; }
+
+INLINE v16 nibble_table(const enum mat_type type)
 {
-    return v16_fma(_mm512_permutexvar_ps(_mm512_srli_epi32(words, (unsigned)shift), codes), d, m);
+    const struct pack_form *f = &pack_forms[type];
+
+    if (f->codebook)
+        return floats_of_s8((const uint8_t *)f->codebook);
+    return v16_sub(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), v16_set1(f->offset));
 }
 
-/* Words j of a block: columns 4j… in the low nibbles, 16 + 4j… in the high ones. */
-INLINE void tile_nibbles(const uint8_t *quants, v16 codes, v16 d, v16 m, uint16_t *tile)
+/* Byte i of words, or its nibble that is word j's, times d, plus m. Of the index of a look-up only the low four bits count. Codes
+ * below 128 are put into the mantissa of 1, which saves a conversion: for them d and m are those of value_scales(). */
+INLINE v16 value(const enum mat_type type, words w, int j, int i, v16 table, v16 d, v16 m)
 {
-    UNROLL for (int j = 0; j < 4; j++) {
-        const __m512i w = _mm512_loadu_si512(quants + j * 64);
+    const int shift = 8 * i - 16;
 
-        put_cut(tile, 2 * j, nibbles(w, 0, codes, d, m), nibbles(w, 8, codes, d, m));
-        put_cut(tile, 2 * j + 1, nibbles(w, 16, codes, d, m), nibbles(w, 24, codes, d, m));
-        put_cut(tile, 2 * j + 8, nibbles(w, 4, codes, d, m), nibbles(w, 12, codes, d, m));
-        put_cut(tile, 2 * j + 9, nibbles(w, 20, codes, d, m), nibbles(w, 28, codes, d, m));
+    if (is_nibbles(type))
+        return v16_fma(_mm512_permutexvar_ps(_mm512_srli_epi32(w, (unsigned)(8 * i + j / 4 * 4)), table), d, m);
+    if (pack_forms[type].max > 127)
+        return v16_fma(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(w, (unsigned)(8 * i)), _mm512_set1_epi32(255))), d, m);
+    w = shift > 0 ? _mm512_srli_epi32(w, (unsigned)shift) : shift < 0 ? _mm512_slli_epi32(w, (unsigned)-shift) : w;
+    return v16_fma(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(w, _mm512_set1_epi32(0x007f0000), _mm512_set1_epi32(0x3f800000),
+                                                                 0xea)), d, m);
+}
+
+/* Scale and minimum of what value() makes of codes. */
+INLINE void value_scales(const enum mat_type type, const uint8_t *group, uint32_t b, int half, v16 *ret_d, v16 *ret_m)
+{
+    const struct pack_form *f = &pack_forms[type];
+
+    scales(type, group, b, half, 0, ret_d, ret_m);
+    *ret_d = uncut(*ret_d);
+    *ret_m = uncut(*ret_m);
+    if (is_nibbles(type))
+        return;
+    *ret_m = v16_fma(*ret_d, v16_set1((float)-f->offset), *ret_m);
+    if (f->max <= 127) {
+        *ret_d = v16_mul(*ret_d, v16_set1(128));
+        *ret_m = v16_sub(*ret_m, *ret_d);
     }
 }
 
-INLINE void tile_q4_0(const uint8_t *group, uint32_t b, uint16_t *tile)
+INLINE void tile_quantised(const enum mat_type type, const uint8_t *group, uint32_t b, uint16_t *tile)
 {
-    const v16 codes = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const v16 table = is_nibbles(type) ? nibble_table(type) : v16_set1(0);
+    v16 d, m;
 
-    tile_nibbles(pack_q4_0_quants(group, b), codes, uncut(v16_load_f16(pack_q4_0_scales(group, b))), v16_set1(0), tile);
-}
+    UNROLL for (int j = 0; j < B / 4; j++) {
+        const words w = is_nibbles(type) ? words_load(pack_codes(type, group, b) + j % 4 * 64) : word(type, group, b, 0, j);
 
-INLINE void tile_q4_1(const uint8_t *group, uint32_t b, uint16_t *tile)
-{
-    const v16 codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const uint16_t *scales = pack_q4_1_scales(group, b);
-
-    tile_nibbles(pack_q4_1_quants(group, b), codes, uncut(v16_load_f16(scales)), uncut(v16_load_f16(scales + L)), tile);
-}
-
-/* Byte i of words that hold value + 128. */
-INLINE v16 bytes(__m512i words, int i, v16 d, v16 m)
-{
-    const __m512i byte = i == 3 ? _mm512_srli_epi32(words, 24)
-                                : _mm512_and_si512(_mm512_srli_epi32(words, (unsigned)(8 * i)), _mm512_set1_epi32(255));
-
-    return v16_fma(_mm512_cvtepi32_ps(byte), d, m);
-}
-
-INLINE void tile_q8_0(const uint8_t *group, uint32_t b, uint16_t *tile)
-{
-    const uint8_t *quants = pack_q8_0_quants(group, b);
-    const v16 d = uncut(v16_load_f16(pack_q8_0_scales(group, b))), m = v16_mul(d, v16_set1(-128));
-
-    UNROLL for (int j = 0; j < 8; j++) {
-        const __m512i w = _mm512_loadu_si512(quants + j * 64);
-
-        put_cut(tile, 2 * j, bytes(w, 0, d, m), bytes(w, 1, d, m));
-        put_cut(tile, 2 * j + 1, bytes(w, 2, d, m), bytes(w, 3, d, m));
+        if (j == 0 || (pack_forms[type].halves && j == 4))
+            value_scales(type, group, b, j / 4, &d, &m);
+        put_cut(tile, 2 * j, value(type, w, j, 0, table, d, m), value(type, w, j, 1, table, d, m));
+        put_cut(tile, 2 * j + 1, value(type, w, j, 2, table, d, m), value(type, w, j, 3, table, d, m));
     }
 }
 
@@ -118,22 +121,30 @@ INLINE void tile_bf16(const uint8_t *group, uint32_t b, uint16_t *tile)
 /* n blocks from b on, `stride` elements from tile to tile. */
 typedef void (*tile_dequant_fn)(const uint8_t *group, uint32_t b, uint32_t n, uint16_t *tiles, size_t stride);
 
+INLINE void tile_of(const enum mat_type type, const uint8_t *group, uint32_t b, uint16_t *tile)
+{
+    if (type == MAT_F32)
+        tile_f32(group, b, tile);
+    else if (type == MAT_F16)
+        tile_f16(group, b, tile);
+    else if (type == MAT_BF16)
+        tile_bf16(group, b, tile);
+    else
+        tile_quantised(type, group, b, tile);
+}
+
 #define DEFINE_TILE_DEQUANT(name)                                                                                                 \
     static void dequant_##name(const uint8_t *group, uint32_t b, uint32_t n, uint16_t *tiles, size_t stride)                      \
     {                                                                                                                             \
         for (uint32_t i = 0; i < n; i++)                                                                                          \
-            tile_##name(group, b + i, tiles + i * stride);                                                                        \
+            tile_of(MAT_##name, group, b + i, tiles + i * stride);                                                                \
     }
-DEFINE_TILE_DEQUANT(bf16)
-DEFINE_TILE_DEQUANT(f16)
-DEFINE_TILE_DEQUANT(f32)
-DEFINE_TILE_DEQUANT(q4_0)
-DEFINE_TILE_DEQUANT(q4_1)
-DEFINE_TILE_DEQUANT(q8_0)
+DEFINE_TILE_DEQUANT(F32)
+DEFINE_TILE_DEQUANT(F16)
+DEFINE_TILE_DEQUANT(BF16)
+MAT_QUANTISED(DEFINE_TILE_DEQUANT)
 
-static const tile_dequant_fn tile_dequant[MAT_TYPES] = {
-    [MAT_F32] = dequant_f32,   [MAT_F16] = dequant_f16,   [MAT_BF16] = dequant_bf16,
-    [MAT_Q4_0] = dequant_q4_0, [MAT_Q4_1] = dequant_q4_1, [MAT_Q8_0] = dequant_q8_0,
-};
+#define TILE_ROW(name) [MAT_##name] = dequant_##name,
+static const tile_dequant_fn tile_dequant[MAT_TYPES] = { TILE_ROW(F32) TILE_ROW(F16) TILE_ROW(BF16) MAT_QUANTISED(TILE_ROW) };
 
 #endif

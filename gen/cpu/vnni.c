@@ -1,3 +1,5 @@
 #include "gen/cpu/avx512.h"
 
-KERNELS_TABLE(avx512vnni, mul, NULL);
+MAT_QUANTISED(DEFINE_QUANT_MUL)
+
+KERNELS_TABLE(avx512vnni, MUL_ROW, NULL);

@@ -24,19 +24,33 @@ static const struct place {
     { GGML_Q6_K, 208, 4096, 0, 0 },      { GGML_IQ4_NL, 0, 127, 0, 0 },    { GGML_IQ4_XS, 0, 4064, 0, 0 },
 };
 
+static const struct place *place_of(uint32_t ggml_type)
+{
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        if (places[i].type == ggml_type)
+            return &places[i];
+    return NULL;
+}
+
+void block_set(uint32_t ggml_type, uint8_t *block, float d, float m)
+{
+    const struct place *p = place_of(ggml_type);
+    const uint16_t halves[] = { f16_of_f32(d), f16_of_f32(m) };
+
+    if (ggml_type == GGML_MXFP4)
+        block[0] = (uint8_t)(128 + (int)lround(log2(fabs((double)d))));
+    if (p)
+        memcpy(block + p->d_at, &halves[0], 2);
+    if (p && p->m_fits != 0)
+        memcpy(block + p->m_at, &halves[1], 2);
+}
+
 void block_scale(uint32_t ggml_type, uint8_t *block, double size)
 {
-    if (ggml_type == GGML_MXFP4)
-        block[0] = (uint8_t)(128 + (int)lround(log2(size / 12)));
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        const struct place *p = &places[i];
-        const uint16_t d = f16_of_f32((float)size / p->d_fits),
-                       m = f16_of_f32(p->m_fits != 0 ? (float)size / p->m_fits : 0);
+    const struct place *p = place_of(ggml_type);
 
-        if (p->type != ggml_type)
-            continue;
-        memcpy(block + p->d_at, &d, 2);
-        if (p->m_fits != 0)
-            memcpy(block + p->m_at, &m, 2);
-    }
+    if (p)
+        block_set(ggml_type, block, (float)size / p->d_fits, p->m_fits != 0 ? (float)size / p->m_fits : 0);
+    else
+        block_set(ggml_type, block, (float)size / 12, 0);
 }

@@ -118,6 +118,7 @@ Test(dequant, random_blocks_with_finite_scales_have_finite_values)
 /* ---- packed ----------------------------------------------------------- */
 
 struct packed {
+    uint32_t type;              /* enum ggml_type */
     uint8_t *file;
     size_t row_bytes;
     struct mat mat;
@@ -128,6 +129,7 @@ static void packed_init(struct packed *p, uint32_t type, uint32_t cols, double s
     const struct ggml_type_facts *f = ggml_type_facts(type);
     enum mat_type kept;
 
+    p->type = type;
     p->row_bytes = cols / f->block * f->block_bytes;
     p->file = malloc(ROWS * p->row_bytes);
     cr_assert(ne(ptr, p->file, NULL));
@@ -136,10 +138,7 @@ static void packed_init(struct packed *p, uint32_t type, uint32_t cols, double s
     for (size_t i = 0; i < ROWS * p->row_bytes; i += f->block_bytes)
         block_scale(type, p->file + i, size * (0.25 + rand_unit(seed)));
     cr_assert(mat_type_of(type, &kept));
-    if (!mat_fits(type, p->file, ROWS * cols / f->block))
-        kept = MAT_F32;
     cr_assert(mat_init(&p->mat, kept, ROWS, cols));
-    p->mat.ggml_type = type;
     p->mat.w = aligned_alloc(64, mat_bytes(&p->mat));
     cr_assert(ne(ptr, p->mat.w, NULL));
     memset(p->mat.w, 0, mat_bytes(&p->mat));
@@ -153,14 +152,13 @@ static void packed_fini(struct packed *p)
 
 static void expect_rows(const struct packed *p)
 {
-    const struct ggml_type_facts *f = ggml_type_facts(p->mat.ggml_type);
     float want[COLS], got[COLS];
 
     for (uint32_t r = 0; r < ROWS; r++) {
-        dequant(p->mat.ggml_type, p->file + r * p->row_bytes, p->mat.cols, want);
+        dequant(p->type, p->file + r * p->row_bytes, p->mat.cols, want);
         mat_row(&p->mat, r, got);
         for (uint32_t i = 0; i < p->mat.cols; i++)
-            cr_assert(want[i] == got[i], "%s kept as %s, row %u column %u: %a, not %a", f->name,
+            cr_assert(eq(u32, bits_of_float(got[i]), bits_of_float(want[i])), "%s row %u column %u: %a, not %a",
                       mat_type_name(p->mat.type), r, i, (double)got[i], (double)want[i]);
     }
 }
@@ -181,49 +179,58 @@ Test(pack, every_type_keeps_each_value)
         }
 }
 
-Test(pack, mxfp4_is_q8_0_as_long_as_its_scales_are_halves)
+/* Scales of any bits: subnormal ones, negative ones, zeros. */
+Test(pack, values_are_kept_to_the_bit_whatever_the_scales_are)
 {
-    /* Of the whole range, what reaches to 2^-24 and 2^18 with the spread of packed_init(). */
-    static const struct { double size; enum mat_type kept; } cases[] = {
-        { 0x1p-16, MAT_Q8_0 }, { 0x1p20, MAT_Q8_0 }, { 0x1p-30, MAT_F32 }, { 0x1p40, MAT_F32 },
-    };
     uint64_t seed = 3;
 
-    for (int i = 0; i < 4; i++) {
+    for (int t = 0; t < BLOCK_TYPES; t++) {
+        const struct ggml_type_facts *f = ggml_type_facts(block_types[t]);
         struct packed p;
 
-        packed_init(&p, GGML_MXFP4, 96, cases[i].size, &seed);
-        cr_expect(eq(int, p.mat.type, cases[i].kept), "%g", cases[i].size);
+        packed_init(&p, block_types[t], COLS, 0.5, &seed);
+        for (size_t i = 0; i < ROWS * p.row_bytes; i += f->block_bytes)
+            do
+                for (uint32_t j = 0; j < f->block_bytes; j++)
+                    p.file[i + j] = (uint8_t)(rand_below(&seed, 4) ? rand_next(&seed) : 0);
+            while (!dequant_finite(block_types[t], p.file + i, 1));
         cr_expect(mat_pack(&p.mat, p.file, 0, p.mat.n_groups));
         expect_rows(&p);
         packed_fini(&p);
     }
 }
 
-Test(pack, each_exponent_of_mxfp4_that_fits_is_exact_and_zeros_fit_with_any)
+Test(pack, each_exponent_of_mxfp4_is_exact)
 {
     for (int e = 0; e <= 252; e++) {
-        uint8_t block[17] = { (uint8_t)e, 0x80, 0x08 };
-        struct packed p = { .file = block, .row_bytes = 17 };
+        uint8_t block[17] = { (uint8_t)e };
+        struct mat mat;
+        float want[32], got[32];
 
-        cr_assert(mat_fits(GGML_MXFP4, block, 1));
         for (int i = 0; i < 16; i++)
             block[1 + i] = (uint8_t)(17 * i);
-        cr_expect(eq(int, mat_fits(GGML_MXFP4, block, 1), e >= 104 && e <= 146), "%d", e);
-        cr_assert(mat_init(&p.mat, mat_fits(GGML_MXFP4, block, 1) ? MAT_Q8_0 : MAT_F32, 1, 32));
-        p.mat.ggml_type = GGML_MXFP4;
-        p.mat.w = calloc(1, mat_bytes(&p.mat));
-        cr_assert(ne(ptr, p.mat.w, NULL));
-        cr_expect(mat_pack(&p.mat, block, 0, 1));
-        {
-            float want[32], got[32];
+        cr_assert(mat_init(&mat, MAT_MXFP4, 1, 32));
+        mat.w = calloc(1, mat_bytes(&mat));
+        cr_assert(ne(ptr, mat.w, NULL));
+        cr_expect(mat_pack(&mat, block, 0, 1));
+        dequant(GGML_MXFP4, block, 32, want);
+        mat_row(&mat, 0, got);
+        cr_assert(zero(int, memcmp(want, got, sizeof want)), "exponent %d", e);
+        free(mat.w);
+    }
+}
 
-            dequant(GGML_MXFP4, block, 32, want);
-            mat_row(&p.mat, 0, got);
-            for (int i = 0; i < 32; i++)
-                cr_assert(want[i] == got[i], "exponent %d element %d", e, i);
-        }
-        free(p.mat.w);
+Test(pack, types_take_about_what_they_take_in_the_file)
+{
+    for (int t = 0; t < BLOCK_TYPES; t++) {
+        const struct ggml_type_facts *f = ggml_type_facts(block_types[t]);
+        enum mat_type type;
+        struct mat mat;
+
+        cr_assert(mat_type_of(block_types[t], &type));
+        cr_assert(mat_init(&mat, type, 16, 1024));
+        cr_expect(le(dbl, (double)mat_bytes(&mat), 1.04 * 16 * (1024.0 / f->block * f->block_bytes)), "%s", f->name);
+        cr_expect(zero(sz, mat.group_bytes % 64));
     }
 }
 

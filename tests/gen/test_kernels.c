@@ -5,6 +5,7 @@
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "loaders/gguf.h"
+#include "tests/gen/blocks.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -14,11 +15,6 @@
 #include <string.h>
 
 enum { MAX_ROWS = 33, MAX_K = 608, OUT = 48, WEIGHT_ROWS = 41 };
-
-static const uint32_t ggml_types[MAT_TYPES] = {
-    [MAT_F32] = GGML_F32,   [MAT_F16] = GGML_F16,   [MAT_BF16] = GGML_BF16,
-    [MAT_Q4_0] = GGML_Q4_0, [MAT_Q4_1] = GGML_Q4_1, [MAT_Q8_0] = GGML_Q8_0,
-};
 
 static uint64_t seed;
 
@@ -30,26 +26,36 @@ static uint32_t random_bits(void)
 
 static float random_float(void) { return ((float)(random_bits() % 20001) - 10000) / 10000; }
 
-/* A file's rows of random weights; unit: every scale is 1 and every minimum -2. */
-static void random_weights(enum mat_type type, uint8_t *file, size_t bytes, bool unit)
+static uint32_t ggml_type_of(enum mat_type type)
 {
-    const struct ggml_type_facts *f = ggml_type_facts(ggml_types[type]);
+    enum mat_type found;
+
+    for (uint32_t t = 0; t < 64; t++)
+        if (mat_type_of(t, &found) && found == type)
+            return t;
+    cr_fatal("type %d is none of the file's", (int)type);
+}
+
+/* A file's rows of random weights; unit: every scale is 1, of types with small scales a small integer, and every
+ * minimum such a one * -2. */
+static void random_weights(uint32_t type, uint8_t *file, size_t bytes, bool unit)
+{
+    const struct ggml_type_facts *f = ggml_type_facts(type);
 
     for (size_t i = 0; i < bytes; i++)
         file[i] = (uint8_t)random_bits();
     for (size_t at = 0; at < bytes; at += f->block_bytes) {
-        const uint16_t d = f16_of_f32(unit ? 1 : random_float() / 16), m = f16_of_f32(unit ? -2 : random_float());
         const float x = unit ? (float)(random_bits() % 15) - 7 : random_float();
         const uint16_t half = f16_of_f32(x), brain = (uint16_t)(bits_of_float(x) >> 16);
 
-        if (type == MAT_F32)
+        if (type == GGML_F32)
             memcpy(file + at, &x, 4);
-        else if (type == MAT_F16 || type == MAT_BF16)
-            memcpy(file + at, type == MAT_F16 ? &half : &brain, 2);
+        else if (type == GGML_F16 || type == GGML_BF16)
+            memcpy(file + at, type == GGML_F16 ? &half : &brain, 2);
+        else if (unit)
+            block_set(type, file + at, 1, -2);
         else
-            memcpy(file + at, &d, 2);
-        if (type == MAT_Q4_1)
-            memcpy(file + at + 2, &m, 2);
+            block_scale(type, file + at, x < 0 ? (double)x - 0.01 : (double)x + 0.01);
     }
 }
 
@@ -70,7 +76,8 @@ static void *zeroed(size_t n)
 
 static void product_init(struct product *p, enum mat_type type, uint32_t cols, bool unit)
 {
-    const struct ggml_type_facts *f = ggml_type_facts(ggml_types[type]);
+    const uint32_t ggml_type = ggml_type_of(type);
+    const struct ggml_type_facts *f = ggml_type_facts(ggml_type);
     const size_t bytes = (size_t)WEIGHT_ROWS * (cols / f->block) * f->block_bytes;
     CLEANUP(mem_free) uint8_t *file = malloc(bytes);
     uint32_t k, n_blocks;
@@ -80,7 +87,7 @@ static void product_init(struct product *p, enum mat_type type, uint32_t cols, b
     k = p->x.k = p->mat.k;
     n_blocks = k / KERNEL_BLOCK;
     p->mat.w = zeroed(mat_bytes(&p->mat));
-    random_weights(type, file, bytes, unit);
+    random_weights(ggml_type, file, bytes, unit);
     mat_pack(&p->mat, file, 0, 1);                  /* in two parts, as two threads do */
     mat_pack(&p->mat, file, 1, p->mat.n_groups);
     p->x.q = zeroed((size_t)MAX_ROWS * k);
@@ -129,7 +136,13 @@ static void keep(const struct product *p, float *to)
         memcpy(to + r * OUT, p->y[r], OUT * sizeof(float));
 }
 
-static const uint32_t some_cols[] = { 32, 96, 576, 608 };
+/* Number of columns number i, for blocks of 32 and of 256. */
+static uint32_t some_cols(enum mat_type type, size_t i)
+{
+    static const uint32_t small[] = { 32, 96, 576, 608 }, large[] = { 256, 512, 256, 512 };
+
+    return ggml_type_facts(ggml_type_of(type))->block > 32 ? large[i] : small[i];
+}
 
 Test(kernels, integer_parts_are_those_of_the_scalar_twin_to_the_bit)
 {
@@ -138,15 +151,16 @@ Test(kernels, integer_parts_are_those_of_the_scalar_twin_to_the_bit)
     for (size_t i = 0; kernels_at(i); i++)
         for (int type = 0; type < MAT_TYPES; type++)
             for (size_t c = 0; c < 3; c++) {
+                const uint32_t cols = some_cols((enum mat_type)type, c);
                 struct product p;
 
-                product_init(&p, (enum mat_type)type, some_cols[c], true);
+                product_init(&p, (enum mat_type)type, cols, true);
                 multiply(&p, &kernels_scalar, MAX_ROWS);
                 keep(&p, want);
                 multiply(&p, kernels_at(i), MAX_ROWS);
                 for (uint32_t r = 0; r < MAX_ROWS; r++)
                     cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))),
-                              "%s type %d cols %u row %u", kernels_at(i)->name, type, some_cols[c], r);
+                              "%s type %d cols %u row %u", kernels_at(i)->name, type, cols, r);
                 product_fini(&p);
             }
 }
@@ -158,9 +172,10 @@ Test(kernels, products_are_close_to_the_scalar_twin)
     for (size_t i = 0; kernels_at(i); i++)
         for (int type = 0; type < MAT_TYPES; type++)
             for (size_t c = 0; c < 4; c++) {
+                const uint32_t cols = some_cols((enum mat_type)type, c);
                 struct product p;
 
-                product_init(&p, (enum mat_type)type, some_cols[c], false);
+                product_init(&p, (enum mat_type)type, cols, false);
                 multiply(&p, &kernels_scalar, MAX_ROWS);
                 keep(&p, want);
                 multiply(&p, kernels_at(i), MAX_ROWS);
@@ -168,7 +183,7 @@ Test(kernels, products_are_close_to_the_scalar_twin)
                     for (int o = 0; o < OUT; o++)
                         cr_assert(le(dbl, fabs((double)p.y[r][o] - (double)want[r * OUT + o]), 2e-4),
                                   "%s type %d cols %u row %u out %d", kernels_at(i)->name, type,
-                                  some_cols[c], r, o);
+                                  cols, r, o);
                 product_fini(&p);
             }
 }
@@ -181,18 +196,19 @@ Test(kernels, the_scalar_twin_multiplies_what_the_rows_say)
     for (int type = 0; type < MAT_TYPES; type++) {
         struct product p;
         const bool quantised = mat_type_quantised((enum mat_type)type);
+        const uint32_t cols = some_cols((enum mat_type)type, 1), n_blocks = cols / 32;
 
-        product_init(&p, (enum mat_type)type, 96, false);
+        product_init(&p, (enum mat_type)type, cols, false);
         multiply(&p, &kernels_scalar, 3);
         for (uint32_t o = 0; o < WEIGHT_ROWS; o++) {
             mat_row(&p.mat, o, row);
             for (uint32_t r = 0; r < 3; r++) {
                 double sum = 0;
 
-                for (uint32_t i = 0; i < 96; i++)
+                for (uint32_t i = 0; i < cols; i++)
                     sum += (double)row[i] *
-                           (quantised ? (double)p.x.q[r * 96 + i] * (double)p.x.d[r * 3 + i / 32]
-                                      : (double)p.x.f[r * 96 + i]);
+                           (quantised ? (double)p.x.q[r * cols + i] * (double)p.x.d[r * n_blocks + i / 32]
+                                      : (double)p.x.f[r * cols + i]);
                 cr_assert(le(dbl, fabs(sum - (double)p.y[r][o]), 1e-4), "type %d row %u", type, o);
             }
         }
@@ -211,7 +227,7 @@ Test(kernels, a_row_is_the_same_to_the_bit_whatever_else_is_in_the_call)
         for (int type = 0; type < MAT_TYPES; type++) {
             struct product p;
 
-            product_init(&p, (enum mat_type)type, 608, false);
+            product_init(&p, (enum mat_type)type, some_cols((enum mat_type)type, 3), false);
             multiply(&p, kernels_at(i), MAX_ROWS);
             keep(&p, want);
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
@@ -224,34 +240,46 @@ Test(kernels, a_row_is_the_same_to_the_bit_whatever_else_is_in_the_call)
         }
 }
 
+/* All codes of a group and its small scales, those to 1. */
+static void fill_codes(const struct product *p, uint8_t byte)
+{
+    const enum mat_type type = p->mat.type;
+    const struct pack_form *f = &pack_forms[type];
+
+    for (uint32_t b = 0; b < p->mat.k / KERNEL_BLOCK; b++) {
+        memset((uint8_t *)pack_codes(type, p->mat.w, b), byte, 64u * f->bits);
+        memset((uint8_t *)pack_high(type, p->mat.w, b), byte, 64u * f->high);
+        if (f->scale != PACK_E8M0)
+            memset((uint8_t *)pack_fine(type, p->mat.w, b), f->scale == PACK_U4 ? 0x11 : 1, pack_fine_bytes(type));
+    }
+}
+
+/* The lowest and the highest weight: bytes of 0x00 and 0xff, in MXFP4 of 0xff and 0x77. */
 Test(kernels, extreme_weights_and_activations_do_not_saturate)
 {
+    static const uint8_t bytes[] = { 0, 0x77, 0xff };
+
     for (size_t i = 0; kernels_at(i); i++)
-        for (int type = MAT_Q4_0; type < MAT_TYPES; type++)
-            for (int sign = -1; sign <= 1; sign += 2) {
-                struct product p;
-                double w, want;
+        for (int type = MAT_BF16 + 1; type < MAT_TYPES; type++)
+            for (int sign = -1; sign <= 1; sign += 2)
+                for (size_t c = 0; c < sizeof bytes; c++) {
+                    const uint32_t cols = some_cols((enum mat_type)type, 1);
+                    struct product p;
+                    float row[MAX_K];
+                    double want = 0;
 
-                product_init(&p, (enum mat_type)type, 96, true);
-                /* The lowest and the highest weight: bytes of 0x00 and 0xff. */
-                for (int high = 0; high < 2; high++) {
-                    for (uint32_t b = 0; b < 3; b++) {
-                        uint8_t *q = (uint8_t *)(type == MAT_Q4_0   ? pack_q4_0_quants(p.mat.w, b)
-                                                 : type == MAT_Q4_1 ? pack_q4_1_quants(p.mat.w, b)
-                                                                    : pack_q8_0_quants(p.mat.w, b));
-
-                        memset(q, high ? 0xff : 0, type == MAT_Q8_0 ? 512 : 256);
-                    }
-                    for (uint32_t k = 0; k < 96; k++)
+                    product_init(&p, (enum mat_type)type, cols, true);
+                    fill_codes(&p, bytes[c]);
+                    for (uint32_t k = 0; k < cols; k++)
                         p.x.f[k] = (float)(sign * 127);
-                    kernels_at(i)->quantise(p.x.f, 96, p.x.q, p.x.d, p.x.s, p.x.sum, p.x.half);
+                    kernels_at(i)->quantise(p.x.f, cols, p.x.q, p.x.d, p.x.s, p.x.sum, p.x.half);
                     multiply(&p, kernels_at(i), 1);
-                    w = type == MAT_Q8_0 ? (high ? 127 : -128) : (high ? 15 : 0) - (type == MAT_Q4_0 ? 8 : 2);
-                    want = w * 96 * sign * 127;
+                    mat_row(&p.mat, 0, row);
+                    for (uint32_t k = 0; k < cols; k++)
+                        want += (double)row[k] * sign * 127;
                     cr_expect(eq(dbl, (double)p.y[0][0], want), "%s type %d", kernels_at(i)->name, type);
+                    product_fini(&p);
                 }
-                product_fini(&p);
-            }
 }
 
 Test(kernels, activations_are_quantised_alike_everywhere)

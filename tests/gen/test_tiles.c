@@ -61,7 +61,6 @@ static void random_mat(struct mat *m, uint32_t ggml_type, uint32_t cols)
     cr_assert(ne(ptr, file, NULL));
     cr_assert(mat_type_of(ggml_type, &type));
     cr_assert(mat_init(m, type, WEIGHT_ROWS, cols));
-    m->ggml_type = ggml_type;
     m->w = zeroed(mat_bytes(m));
     for (size_t i = 0; i < bytes; i++)
         file[i] = (uint8_t)(rand_next(&seed) >> 40);
