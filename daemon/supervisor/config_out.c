@@ -420,6 +420,7 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
              DEFAULTS_kv_tokens);
     json_kstr(&w, "kv_type", g->values[DEFAULTS_kv_type].s);
     json_kstr(&w, "share_weights", share_weights(g));
+    json_kstr(&w, "prefix_cache", g->values[DEFAULTS_prefix_cache].s);
     json_kstr(&w, "template", g->values[DEFAULTS_template].s);
     put_sampling(&w, g);
     json_close(&w, '}');

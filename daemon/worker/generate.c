@@ -232,6 +232,33 @@ static int read_stop_tokens(struct reading *rd, const struct chat_prompt *chat)
     return 0;
 }
 
+/* Hex digits of so many 64-bit numbers; absent: zeros. */
+static int read_hex(struct reading *rd, const char *key, uint64_t *ret, size_t n)
+{
+    const char *text = NULL;
+    int r = reading_fault(rd, key, json_get_string(rd->body, key, &text, &rd->err));
+
+    if (r < 0 || !text)
+        return r;
+    if (strlen(text) != 16 * n || strspn(text, "0123456789abcdef") != 16 * n)
+        return reading_fault(rd, key, err_set(&rd->err, -EINVAL, "'%s' must be %zu hexadecimal digits", key, 16 * n));
+    for (size_t i = 0; i < 16 * n; i++)
+        ret[i / 16] = ret[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+    return 0;
+}
+
+static int read_owner(struct reading *rd)
+{
+    int64_t priority = 0;
+    int r = json_get_int(rd->body, "priority", -ENGINE_MAX_PRIORITY, ENGINE_MAX_PRIORITY, &priority, &rd->err);
+
+    if (r < 0)
+        return reading_fault(rd, "priority", r);
+    rd->er->priority = (int32_t)priority;
+    r = read_hex(rd, "tenant", &rd->er->tenant, 1);
+    return r < 0 ? r : read_hex(rd, "cache_salt", rd->er->salt, 2);
+}
+
 static int read_request(struct reading *rd)
 {
     struct chat_prompt prompt, *chat;
@@ -240,6 +267,7 @@ static int read_request(struct reading *rd)
 
     chat = is_chat ? &prompt : NULL;
     if (r < 0 || (r = read_stops(rd, chat)) < 0 || (r = read_stop_tokens(rd, chat)) < 0 || (r = read_sampling(rd)) < 0 ||
+        (r = read_owner(rd)) < 0 ||
         (r = reading_fault(rd, "ignore_eos",
                            json_get_bool(rd->body, "ignore_eos", &rd->er->ignore_end, &rd->err))) < 0)
         return r;
@@ -375,6 +403,7 @@ static void write_done(struct generation *g, const struct engine_event *ev)
     json_open(&w, '{');
     json_kint(&w, "prompt_tokens", ev->prompt_tokens);
     json_kint(&w, "completion_tokens", ev->completion_tokens);
+    json_kint(&w, "cached_tokens", ev->cached_tokens);
     json_close(&w, '}');
     json_key(&w, "timings");
     json_open(&w, '{');

@@ -107,21 +107,43 @@ static int get_texts(const cJSON *obj, const char *key, struct arena *a, const c
     return 0;
 }
 
+/* One of `names`, which are in the order of an enum; *ret is what is meant where it is absent. */
+static int get_choice(const cJSON *obj, const char *key, const char *const *names, size_t n, unsigned *ret, struct err *err)
+{
+    const char *name = names[*ret];
+    int r = get_text(obj, key, false, &name, err);
+
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        if (strcmp(names[i], name) == 0) {
+            *ret = (unsigned)i;
+            return 0;
+        }
+    return r < 0 ? r : err_set(err, -EINVAL, "'%s' is unknown: %.40s", key, name);
+}
+
 /* Absent: whoever started this process would not know what to do with them. */
 static int get_share(const cJSON *model, enum weights_want *ret, struct err *err)
 {
     static const char *const names[] = {
         [WEIGHTS_PRIVATE] = "never", [WEIGHTS_FREE] = "free", [WEIGHTS_SHARED] = "always",
     };
-    const char *name = names[WEIGHTS_PRIVATE];
-    int r = get_text(model, "share_weights", false, &name, err);
+    unsigned choice = WEIGHTS_PRIVATE;
+    int r = get_choice(model, "share_weights", names, sizeof names / sizeof names[0], &choice, err);
 
-    for (size_t i = 0; r >= 0 && i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i], name) == 0) {
-            *ret = (enum weights_want)i;
-            return 0;
-        }
-    return r < 0 ? r : err_set(err, -EINVAL, "'share_weights' is unknown: %s", name);
+    *ret = (enum weights_want)choice;
+    return r;
+}
+
+static int get_prefix(const cJSON *model, enum engine_prefix *ret, struct err *err)
+{
+    static const char *const names[] = {
+        [ENGINE_PREFIX_SALTED] = "per-key", [ENGINE_PREFIX_SHARED] = "shared", [ENGINE_PREFIX_OFF] = "off",
+    };
+    unsigned choice = ENGINE_PREFIX_SALTED;
+    int r = get_choice(model, "prefix_cache", names, sizeof names / sizeof names[0], &choice, err);
+
+    *ret = (enum engine_prefix)choice;
+    return r;
 }
 
 static int read_model(const cJSON *model, struct arena *a, struct settings *s, struct err *err)
@@ -136,6 +158,7 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
         (r = get_text(model, "path", true, &s->path, err)) < 0 ||
         (r = get_text(model, "device", false, &s->device, err)) < 0 ||
         (r = get_text(model, "kv_type", false, &s->kv_type, err)) < 0 ||
+        (r = get_prefix(model, &s->prefix, err)) < 0 ||
         (r = get_text(model, "template", false, &s->chat_template, err)) < 0 ||
         (r = get_u32(model, "replica", 0, &s->replica, err)) < 0 ||
         (r = get_u32(model, "context", 0, &s->context, err)) < 0 ||

@@ -27,6 +27,7 @@ struct settings {
     uint32_t replica, context, threads, parallel, queue;
     uint64_t kv_tokens;
     enum weights_want share_weights;
+    enum engine_prefix prefix;
     struct sample_params sample;        /* the configured values over sample_defaults */
     uint32_t max_tokens;                /* 0: nobody set it */
 };

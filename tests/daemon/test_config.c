@@ -308,7 +308,7 @@ Test(config, a_worker_is_told_its_part)
         "\"worker_name\":\"http://host.example:21003\",\"unix\":\"%s\","
         "\"controllers\":[\"unix:run/controller.sock\",\"http://10.0.0.1:21001\",\"unix:/x\"],"
         "\"model\":{\"name\":\"org/big-model\",\"aliases\":[\"big\",\"b:1\"],\"replica\":1,\"path\":\"m.gguf\",\"device\":\"cpu\","
-        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"share_weights\":\"always\",\"template\":\"auto\","
+        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"share_weights\":\"always\",\"prefix_cache\":\"per-key\",\"template\":\"auto\","
         "\"sampling\":{\"temperature\":1,\"top_p\":0.1,\"max_tokens\":9}}}", buf_str(&path));
     cr_expect(eq(str, (char *)buf_str(&out), (char *)buf_str(&want)));
     buf_clear(&path);

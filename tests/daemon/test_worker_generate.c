@@ -52,6 +52,7 @@ static struct told read_lines(const struct buf *body)
             if (text_of(line, "stop_reason"))
                 snprintf(t.stop, sizeof t.stop, "%s", text_of(line, "stop_reason"));
             t.completion_tokens = cJSON_GetObjectItem(usage, "completion_tokens")->valueint;
+            cr_expect(ge(int, cJSON_GetObjectItem(usage, "cached_tokens")->valueint, 0));
             cr_expect(ge(dbl, cJSON_GetObjectItem(timings, "prompt_ms")->valuedouble, 0));
             cr_expect(ge(dbl, cJSON_GetObjectItem(timings, "predicted_ms")->valuedouble, 0));
             cr_expect(ge(dbl, cJSON_GetObjectItem(timings, "queued_ms")->valuedouble, 0));
@@ -276,6 +277,10 @@ Test(worker_generate, each_bad_field_is_a_400_that_names_it)
         { "{\"prompt\":\"a\",\"stop_token_ids\":5}", "stop_token_ids", "'stop_token_ids' must be an array, but is a number" },
         { "{\"prompt\":\"a\",\"ignore_eos\":1}", "ignore_eos", "'ignore_eos' must be a boolean, but is a number" },
         { "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens", "'max_tokens' must be between 1 and 4294967295, but is 0" },
+        { "{\"prompt\":\"a\",\"priority\":2000}", "priority", "'priority' must be between -1000 and 1000, but is 2000" },
+        { "{\"prompt\":\"a\",\"tenant\":\"0123\"}", "tenant", "'tenant' must be 16 hexadecimal digits" },
+        { "{\"prompt\":\"a\",\"cache_salt\":\"0123456789ABCDEF0123456789ABCDEF\"}", "cache_salt", "'cache_salt' must be 32 hexadecimal digits" },
+        { "{\"prompt\":\"a\",\"cache_salt\":7}", "cache_salt", "'cache_salt' must be a string, but is a number" },
         { "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs", "'logprobs' must be between 0 and 20, but is 21" },
         { "{\"prompt\":\"a\",\"logit_bias\":[1]}", "logit_bias", "'logit_bias' must be an object, but is an array" },
         { "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", "logit_bias", "'logit_bias': 'x' is not a token id" },
