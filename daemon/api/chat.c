@@ -59,13 +59,16 @@ static void choice_release(struct choice *c)
 static void sum_usage(struct chat *chat, struct chat_usage *u)
 {
     /* The prompt is the same for all choices and counted once, as OpenAI does. */
-    *u = (struct chat_usage){ 0 };
+    *u = (struct chat_usage){ .cached_tokens = -1 };
     for (unsigned i = 0; i < chat->spec.n; i++) {
         const struct choice *c = &chat->choices[i];
 
         if (c->prompt_tokens > u->prompt_tokens)
             u->prompt_tokens = c->prompt_tokens;
         u->completion_tokens += c->completion_tokens;
+        /* The first to read it: the others found what it had read. */
+        if (c->cached_tokens >= 0 && (u->cached_tokens < 0 || c->cached_tokens < u->cached_tokens))
+            u->cached_tokens = c->cached_tokens;
     }
     chat->note.tokens_in = u->prompt_tokens;
     chat->note.tokens_out = u->completion_tokens;
@@ -285,6 +288,7 @@ static void finish_came(struct choice *c, const struct upstream_event *ev)
     struct chat *chat = c->chat;
 
     text_came(c, ev);                   /* of a foreign worker's last frame; else none */
+    c->cached_tokens = ev->cached_tokens;
     c->finished = true;
     c->finish_reason = ev->finish_reason;
     if (ev->timings)
@@ -641,6 +645,7 @@ static struct chat *chat_new(struct api *api, struct http_request *req, struct m
     for (unsigned i = 0; i < spec->n; i++) {
         choices[i].chat = chat;
         choices[i].index = i;
+        choices[i].cached_tokens = -1;
         choices[i].whole.limit = WHOLE_BYTES;
         choices[i].content.limit = choices[i].logprobs.limit = ANSWER_BYTES;
     }
@@ -685,6 +690,7 @@ void chat_start(struct api *api, struct http_request *req)
     struct model *model = NULL;
 
     if (chat_request_parse(req->body, req->body_len, req->arena, &spec, &e) == 0) {
+        owner_of(http_header(req, "authorization"), http_header(req, "x-api-key"), spec.cache_salt, &spec.owner);
         model = catalog_find(api->catalog, spec.model);
         if (!model) {
             api_error_set(&e, 404, "model_not_found", "model", "The model '%s' does not exist.",

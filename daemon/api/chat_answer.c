@@ -108,6 +108,12 @@ static void add_usage(const struct chat_usage *u, struct json_writer *w)
     json_kint(w, "prompt_tokens", u->prompt_tokens);
     json_kint(w, "completion_tokens", u->completion_tokens);
     json_kint(w, "total_tokens", u->prompt_tokens + u->completion_tokens);
+    if (u->cached_tokens >= 0) {
+        json_key(w, "prompt_tokens_details");
+        json_open(w, '{');
+        json_kint(w, "cached_tokens", u->cached_tokens);
+        json_close(w, '}');
+    }
     json_close(w, '}');
 }
 

@@ -32,6 +32,7 @@ struct chat_head {
 
 struct chat_usage {
     int64_t prompt_tokens, completion_tokens;
+    int64_t cached_tokens;      /* -1: not known */
 };
 
 struct chat_choice {

@@ -44,7 +44,7 @@ struct choice {
     struct buf content, logprobs;       /* not streamed */
     struct buf timings;
     const char *finish_reason;
-    int64_t prompt_tokens, completion_tokens;
+    int64_t prompt_tokens, completion_tokens, cached_tokens;
 
     /* Who was asked: first those that refused the request itself, then those
      * that were not there, which counts only until the next look. */

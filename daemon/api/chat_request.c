@@ -61,6 +61,7 @@ static const struct integer { const char *name; int64_t min, max; size_t at; } i
     { "dry_allowed_length", 0, INT32_MAX, AT(dry_allowed_length) },
     { "dry_penalty_last_n", -1, INT32_MAX, AT(dry_penalty_last_n) },
     { "mirostat", 0, 2, AT(mirostat) },
+    { "priority", -CHAT_MAX_PRIORITY, CHAT_MAX_PRIORITY, AT(priority) },
     { "repeat_last_n", -1, INT32_MAX, AT(repeat_last_n) },
 };
 #undef AT
@@ -489,6 +490,17 @@ static int get_logit_bias(const char *body, size_t len, struct chat_request *r, 
     return logit_bias_check(json_find(r->tree, "logit_bias"), &err) < 0 ? refuse(e, "logit_bias", &err) : 0;
 }
 
+static int get_cache_salt(const cJSON *tree, struct chat_request *r, struct api_error *e)
+{
+    struct err err = { 0 };
+
+    if (json_get_string(tree, "cache_salt", &r->cache_salt, &err) < 0)
+        return refuse(e, "cache_salt", &err);
+    if (r->cache_salt && (!r->cache_salt[0] || strlen(r->cache_salt) > CHAT_MAX_SALT_BYTES))
+        return api_error_set(e, 400, "invalid_value", "cache_salt", "'cache_salt' must have 1 to %d bytes", CHAT_MAX_SALT_BYTES);
+    return 0;
+}
+
 /* ---- the whole ---- */
 
 static int get_stream(const cJSON *tree, struct chat_request *r, struct api_error *e)
@@ -563,7 +575,7 @@ int chat_request_parse(const char *body, size_t len, struct arena *a, struct cha
         get_numbers(ret->tree, ret, e) < 0 || get_integers(ret->tree, ret, e) < 0 || get_counts(ret->tree, ret, e) < 0 ||
         get_stops(ret->tree, ret, e) < 0 || get_stop_tokens(ret->tree, ret, e) < 0 ||
         get_breakers(ret->tree, ret, e) < 0 || get_logit_bias(body, len, ret, e) < 0 ||
-        get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
+        get_cache_salt(ret->tree, ret, e) < 0 || get_stream(ret->tree, ret, e) < 0 || check_unsupported(ret->tree, e) < 0)
         return -EINVAL;
     return json_get_string(ret->tree, "user", &user, &err) < 0 ? refuse(e, "user", &err) : 0;
 }
@@ -580,7 +592,7 @@ void chat_request_fini(struct chat_request *r)
 {
     cJSON_Delete(r->tree);
     r->tree = NULL;
-    r->prompt = NULL;
+    r->prompt = r->cache_salt = NULL;
     r->messages = NULL;
     r->n_messages = r->n_stops = 0;
     r->tools = r->documents = r->kwargs = (struct json_slice){ 0 };
@@ -682,6 +694,10 @@ void chat_request_write(const struct chat_request *r, enum chat_form form, struc
         if (v != INT64_MIN)
             json_kint(&w, integers[i].name, v);
     }
+    if (r->owner.tenant[0])
+        json_kstr(&w, "tenant", r->owner.tenant);
+    if (r->owner.salt[0])
+        json_kstr(&w, "cache_salt", r->owner.salt);
     if (r->has_top_k)
         json_kint(&w, "top_k", r->top_k);
     if (r->breakers) {

@@ -14,6 +14,7 @@
  * - `messages` as one string is a raw prompt: no template, as in FastChat.
  * - An assistant message at the end is history, and the answer a new turn, without continue_final_message.
  * - `top_k` 0 and -1 both mean off.
+ * - `priority` as at vLLM: the lower, the sooner; `cache_salt` too, but the worker hears only what owner.h makes of it.
  * - `logit_bias` goes on as it was written, once it is known to be one; only the worker knows the vocabulary.
  *
  * Source   OpenAI API reference; docs/wire.md, part 4
@@ -22,6 +23,7 @@
 #define DAEMON_API_CHAT_REQUEST_H
 
 #include "base/json.h"
+#include "daemon/api/owner.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -41,6 +43,8 @@ enum {
     CHAT_MAX_BREAKER_BYTES = 40,
     CHAT_MAX_TOP_LOGPROBS = 20,
     CHAT_MAX_MODEL_NAME = 256,
+    CHAT_MAX_PRIORITY = 1000,
+    CHAT_MAX_SALT_BYTES = 256,
 };
 
 struct chat_message {
@@ -68,7 +72,7 @@ struct chat_request {
     double temperature, top_p, typical_p, min_p, xtc_probability, xtc_threshold, dry_base, dry_multiplier, mirostat_eta,
         mirostat_tau, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty;
     /* INT64_MIN: absent */
-    int64_t dry_allowed_length, dry_penalty_last_n, mirostat, repeat_last_n;
+    int64_t dry_allowed_length, dry_penalty_last_n, mirostat, priority, repeat_last_n;
     bool has_top_k, has_seed, has_max_tokens;
     int64_t top_k, seed, max_tokens;
     const char *stops[CHAT_MAX_STOPS];
@@ -77,6 +81,8 @@ struct chat_request {
     int64_t stop_tokens[CHAT_MAX_STOP_TOKENS];
     size_t n_stop_tokens;
     bool ignore_eos;
+    const char *cache_salt;     /* NULL: absent */
+    struct owner owner;         /* the caller's, between parsing and writing */
 
     unsigned n;
     bool stream, include_usage;

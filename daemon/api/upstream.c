@@ -212,6 +212,7 @@ static int get_finish(const cJSON *tree, const char *reason, struct upstream_scr
     if (json_get_object(tree, "usage", &usage, NULL) == 0) {
         json_get_int(usage, "prompt_tokens", 0, INT32_MAX, &ret->prompt_tokens, NULL);
         json_get_int(usage, "completion_tokens", 0, INT32_MAX, &ret->completion_tokens, NULL);
+        json_get_int(usage, "cached_tokens", 0, INT32_MAX, &ret->cached_tokens, NULL);
     }
     if (json_get_object(tree, "timings", &timings, NULL) == 0) {
         json_tree(&w, timings);
@@ -249,7 +250,7 @@ void upstream_event_init(struct upstream_event *ev)
     ev->text = ev->logprobs = ev->finish_reason = ev->timings = NULL;
     ev->text_len = 0;
     ev->n_tokens = 0;
-    ev->prompt_tokens = ev->completion_tokens = -1;
+    ev->prompt_tokens = ev->completion_tokens = ev->cached_tokens = -1;
     ev->error.status = 0;
     ev->error.retry_after_s = 0;
 }

@@ -50,7 +50,7 @@ struct upstream_event {
     size_t text_len;
     unsigned n_tokens;
     const char *logprobs;       /* entries in OpenAI's form, comma between them; NULL: none */
-    int64_t prompt_tokens, completion_tokens;   /* -1: not said */
+    int64_t prompt_tokens, completion_tokens, cached_tokens;    /* -1: not said */
     const char *finish_reason;  /* static */
     const char *timings;        /* JSON object; NULL: none */
     struct api_error error;     /* set for UPSTREAM_ERROR only */

@@ -15,7 +15,7 @@
 Test(api_answer, a_stream_is_openais_byte_for_byte)
 {
     BUF_LOCAL out = BUF_INIT;
-    struct chat_usage usage = { 3, 4 };
+    struct chat_usage usage = { 3, 4, -1 };
     struct chat_head h;
 
     chat_head_init(&h, "chatcmpl-1", "a\"b", 17, false);
@@ -54,7 +54,7 @@ Test(api_answer, chunks_say_usage_null_only_when_usage_was_asked_for)
 Test(api_answer, a_whole_answer_is_openais_byte_for_byte)
 {
     BUF_LOCAL out = BUF_INIT;
-    struct chat_usage usage = { 3, 4 };
+    struct chat_usage usage = { 3, 4, 2 };
     const struct chat_choice choices[] = {
         { "a\\n", 3, NULL, "stop" }, { "", 0, "", "length" },
     };
@@ -68,7 +68,7 @@ Test(api_answer, a_whole_answer_is_openais_byte_for_byte)
                  "\"logprobs\":null,\"finish_reason\":\"stop\"},{\"index\":1,\"message\":{\"role\":"
                  "\"assistant\",\"content\":\"\"},\"logprobs\":{\"content\":[],\"refusal\":null},"
                  "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":3,"
-                 "\"completion_tokens\":4,\"total_tokens\":7},\"timings\":{\"queued_ms\":1}}"));
+                 "\"completion_tokens\":4,\"total_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":2}},\"timings\":{\"queued_ms\":1}}"));
     chat_head_fini(&h);
 }
 

@@ -115,6 +115,27 @@ async def a_whole_answer_and_what_the_worker_was_asked(w):
 
 
 @case
+async def a_key_is_known_by_its_hash_and_what_was_cached_is_said(w):
+    async def play(peer):
+        await peer.begin()
+        await peer.line(text("x"))
+        end = fin()
+        end["usage"]["cached_tokens"] = 2
+        await peer.line(end)
+        await peer.end()
+
+    a = await w.worker("a", play)
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "priority": -2, "cache_salt": "x"}
+    for headers in ([], [("Authorization", "Bearer sk-1")], [("x-api-key", "sk-1")]):
+        answer = await w.request("POST", "/v1/chat/completions", body, headers=headers)
+        assert answer.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    none, bearer, key = (r.json() for r in a.requests)
+    assert "tenant" not in none and len(none["cache_salt"]) == 32 and none["priority"] == -2
+    assert bearer["cache_salt"] == key["cache_salt"] != none["cache_salt"] and bearer["tenant"] == key["tenant"]
+    assert "sk-1" not in str(bearer)
+
+
+@case
 async def two_choices_interleave_and_keep_their_index(w):
     first = asyncio.Event()
 

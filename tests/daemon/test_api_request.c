@@ -115,6 +115,10 @@ static const struct refusal refusals[] = {
     { BODY(",\"dry_allowed_length\":-1"), "dry_allowed_length", "between 0 and 2147483647" },
     { BODY(",\"repeat_last_n\":1.5"), "repeat_last_n", "must be an integer" },
     { BODY(",\"mirostat\":3"), "mirostat", "between 0 and 2" },
+    { BODY(",\"priority\":1001"), "priority", "between -1000 and 1000" },
+    { BODY(",\"priority\":\"high\""), "priority", "must be an integer" },
+    { BODY(",\"cache_salt\":\"\""), "cache_salt", "must have 1 to 256 bytes" },
+    { BODY(",\"cache_salt\":7"), "cache_salt", "must be a string" },
     /* switches */
     { BODY(",\"stream\":\"yes\""), "stream", "must be a boolean, but is a string" },
     { BODY(",\"stream_options\":{}"), "stream_options", "only when 'stream' is true" },
@@ -183,6 +187,7 @@ static const struct accepted accepted[] = {
     { BODY(",\"mirostat\":2,\"mirostat_tau\":3,\"mirostat_eta\":0.5"),
       SENT(",\"mirostat_eta\":0.5,\"mirostat_tau\":3,\"mirostat\":2") },
     { BODY(",\"max_tokens\":3"), SENT(",\"max_tokens\":3") },
+    { BODY(",\"priority\":-3,\"cache_salt\":\"x\""), SENT(",\"priority\":-3") },
     { BODY(",\"max_tokens\":3,\"max_completion_tokens\":7"), SENT(",\"max_tokens\":7") },
     { BODY(",\"max_completion_tokens\":7.0"), SENT(",\"max_tokens\":7") },
     { BODY(",\"stop\":\"###\""), SENT(",\"stop\":[\"###\"]") },
@@ -268,7 +273,7 @@ Test(api_request, no_type_of_any_field_does_harm)
         "seed", "n", "stream", "stream_options", "logprobs", "top_logprobs", "user", "tools",
         "tool_choice", "functions", "function_call", "response_format", "audio", "modalities",
         "logit_bias", "stop_token_ids", "ignore_eos", "documents", "chat_template_kwargs",
-        "add_generation_prompt", "continue_final_message",
+        "add_generation_prompt", "continue_final_message", "priority", "cache_salt",
     };
     static const char *const values[] = { "\"x\"", "1", "true", "null", "[]", "{}", "[[]]", "[null]" };
 
