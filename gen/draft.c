@@ -79,9 +79,9 @@ int draft_open(const struct draft_options *options, struct draft **ret, struct e
     return 0;
 }
 
-int draft_open_kv(struct draft *d, uint32_t n_pages, struct err *err)
+int draft_open_kv(struct draft *d, uint32_t n_pages, enum kv_type type, struct err *err)
 {
-    return d->model ? draft_model_open_kv(d->model, n_pages, err) : 0;
+    return d->model ? draft_model_open_kv(d->model, n_pages, type, err) : 0;
 }
 
 void draft_close(struct draft *d)

@@ -23,6 +23,7 @@
 #define GEN_DRAFT_H
 
 #include "base/cleanup.h"
+#include "gen/cpu/kernels.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,7 +66,7 @@ struct draft_options {
  * first difference; what model_open() and tokenizer_open() say; -ENOMEM. */
 int draft_open(const struct draft_options *options, struct draft **ret, struct err *err);
 /* A draft model's own pages of KV; nothing for others. Once, before the first sequence. -ENOMEM, -EINVAL. */
-int draft_open_kv(struct draft *d, uint32_t n_pages, struct err *err);
+int draft_open_kv(struct draft *d, uint32_t n_pages, enum kv_type type, struct err *err);
 void draft_close(struct draft *d);                  /* NULL is fine */
 DEFINE_CLEANUP(struct draft *, draft_close)
 

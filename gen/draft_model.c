@@ -135,11 +135,11 @@ int draft_model_open(const struct draft_options *o, struct draft_model **ret, st
     return 0;
 }
 
-int draft_model_open_kv(struct draft_model *m, uint32_t n_pages, struct err *err)
+int draft_model_open_kv(struct draft_model *m, uint32_t n_pages, enum kv_type type, struct err *err)
 {
     const struct model_shape *s = model_shape(m->model);
 
-    return kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, n_pages }, &m->kv, err);
+    return kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, n_pages, type }, &m->kv, err);
 }
 
 void draft_model_close(struct draft_model *m)

@@ -19,7 +19,7 @@ struct draft_reader;            /* one sequence */
 enum { DRAFT_READ_ROWS = 128 };                     /* of prompts in a pass */
 
 int draft_model_open(const struct draft_options *options, struct draft_model **ret, struct err *err);
-int draft_model_open_kv(struct draft_model *m, uint32_t n_pages, struct err *err);
+int draft_model_open_kv(struct draft_model *m, uint32_t n_pages, enum kv_type type, struct err *err);
 void draft_model_close(struct draft_model *m);      /* NULL is fine */
 DEFINE_CLEANUP(struct draft_model *, draft_model_close)
 

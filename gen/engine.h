@@ -64,6 +64,9 @@ struct engine_config {
                                      * as parallel sequences of `context` need, within memory */
     const char *kv_type;            /* how it keeps them: "f16", "bf16" or "q8"; NULL: f16 */
     enum engine_prefix prefix;      /* whose prompts may be known again */
+    const char *speculative;        /* "off", "ngram" or "draft" (draft.h); NULL: off */
+    const char *draft_model;        /* model file, with "draft" */
+    uint32_t draft_tokens;          /* proposals in a row, up to DRAFT_MAX_TOKENS; 0: the default */
     const char *chat_template;      /* "auto": adapters_choose()'s rule; else a name */
     const struct conv_registry *templates;  /* lives as long as the engine; NULL: the built-in ones */
     struct engine_pulse *pulse;
@@ -95,6 +98,7 @@ struct engine_stats {
     uint64_t cached_tokens;         /* of prompts, that did not have to be */
     uint64_t generated_tokens;
     uint64_t preemptions;           /* sequences that gave their pages to others, and went on later */
+    uint64_t drafted_tokens, accepted_tokens;       /* proposed by speculation; and of these, that became text */
     uint64_t allocations;           /* on the step path after warm-up; stays 0 */
 };
 
@@ -171,6 +175,7 @@ struct engine_event {
     size_t n_tokens;
     uint32_t prompt_tokens, completion_tokens;      /* so far; the end token is not counted */
     uint32_t cached_tokens;         /* of the prompt, that were known from before; more may follow until the first token */
+    uint32_t drafted_tokens, accepted_tokens;       /* so far, by speculation */
     const char *finish_reason;      /* DONE: "stop" or "length" */
     const char *stop_reason;        /* DONE: the stop string that matched, or NULL */
     int error;                      /* FAILED: -errno; -ENOMEM is "out of memory" */

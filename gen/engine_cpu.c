@@ -17,6 +17,10 @@
  * give its pages away (sched.h) is fed them again. Its sampler and its text
  * know nothing of that, for nothing is picked a second time.
  *
+ * With speculation (draft.h) proposals are made before the rows are filled in, and
+ * each row of a sequence has logits: its sampler draws from one after the other
+ * for as long as what it drew is what was proposed. The rows behind are void; the next pass writes over them.
+ *
  * Locks: `lock` guards what is below it in struct cpu and all of a sequence,
  * but for `in_pass` ones' pages and sampler, which the pass reads. Tokenizer and
  * info never change. `delivering` and delivery buffers are the caller's. */
@@ -26,6 +30,7 @@
 #include "base/err.h"
 #include "base/clock.h"
 #include "conv/chat.h"
+#include "gen/draft.h"
 #include "gen/dry.h"
 #include "gen/engine_ops.h"
 #include "gen/kv.h"
@@ -67,6 +72,14 @@ struct pick {
     struct engine_logprob top[ENGINE_TOP_LOGPROBS];
 };
 
+/* What the engine knows of an entry of the plan. */
+struct part {
+    struct draft_ask *ask;      /* NULL: no proposals, nor does it read along */
+    bool widened;               /* as sched_widen() says */
+    size_t first;               /* of its logits and picks */
+    uint32_t n_rows, n_picks;
+};
+
 struct engine_seq {
     struct sched_seq sched;     /* first: the scheduler hands it back */
     struct engine_seq *prev, *next;             /* all of them */
@@ -79,6 +92,8 @@ struct engine_seq {
     int32_t *tokens;            /* [n_total]: the prompt, then what was generated */
     uint64_t *chain;            /* of the prompt's pages */
     uint32_t n_generated, max_tokens;
+    struct draft_seq *draft;    /* NULL: it has none, or does not run */
+    uint32_t n_drafted, n_accepted;
     struct sampler *sampler;
     struct textout *filter;
     int32_t *stop_tokens;
@@ -110,9 +125,13 @@ struct cpu {
     void (*notify)(void *user);
     void *notify_user;
     uint32_t parallel, max_token_bytes;
+    struct draft *draft;        /* NULL: no speculation */
+    struct draft_ask *asks;     /* [parallel] */
+    size_t n_asks;
+    struct part *parts;         /* [parallel] of the plan */
     struct model_row *rows;     /* [MODEL_MAX_ROWS] */
-    float *logits;              /* [parallel][vocab_size] */
-    struct pick *picks;         /* [parallel] */
+    float *logits;              /* [most_picks][vocab_size] */
+    struct pick *picks;         /* [most_picks] */
     pthread_t thread;
     bool locks, threaded;       /* what close has to undo */
 
@@ -186,10 +205,24 @@ static void tell(struct cpu *e, struct engine_seq *q)
     e->n_told++;
 }
 
+static void stop_drafting(struct cpu *e, struct engine_seq *q)
+{
+    if (q->draft)
+        draft_end(e->draft, q->draft);
+    q->draft = NULL;
+}
+
+/* It runs no longer. */
+static void seq_stop(struct cpu *e, struct engine_seq *q)
+{
+    sched_remove(e->sched, &q->sched);
+    stop_drafting(e, q);
+}
+
 /* Out of every list, and gone. */
 static void seq_drop(struct cpu *e, struct engine_seq *q)
 {
-    sched_remove(e->sched, &q->sched);
+    seq_stop(e, q);
     untell(e, q);
     e->n_deadlines -= q->deadline_us != 0;
     if (q->prev)
@@ -218,7 +251,7 @@ static void seq_end(struct cpu *e, struct engine_seq *q, const char *finish)
         finish = "stop";
     q->finish = finish;
     q->ended = true;
-    sched_remove(e->sched, &q->sched);
+    seq_stop(e, q);
     tell(e, q);
 }
 
@@ -227,7 +260,7 @@ static void seq_fail(struct cpu *e, struct engine_seq *q, int error, const char 
     q->error = error;
     q->message = message;
     q->ended = true;
-    sched_remove(e->sched, &q->sched);
+    seq_stop(e, q);
     tell(e, q);
 }
 
@@ -273,7 +306,6 @@ static void take_pick(struct cpu *e, struct engine_seq *q, const struct pick *pi
     bytes = tokenizer_token(e->tokenizer, pick->token, &len);
     if (!bytes || tokenizer_is_control(e->tokenizer, pick->token))
         len = 0;
-    sampler_accept(q->sampler, pick->token);
     q->tokens[q->sched.n_known++] = pick->token;
     q->n_generated++;
     e->stats.generated_tokens++;
@@ -290,55 +322,167 @@ static void take_pick(struct cpu *e, struct engine_seq *q, const struct pick *pi
         tell(e, q);
 }
 
-/* Rows of the plan; the logits that are wanted go one behind the other, in its order. */
-static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
+/* Draws the next token, no more. */
+static bool generates(const struct sched_rows *rows)
 {
-    float *logits = e->logits;
-    size_t n_rows = 0;
+    return !rows->prompt && rows->n == 1 && rows->n_logits == 1;
+}
 
+/* Tokens that the outbox has room for in one pass, whatever they are. */
+static uint32_t outbox_room(const struct cpu *e, const struct engine_seq *q)
+{
+    uint32_t n = OUTBOX_TOKENS - (uint32_t)q->n_slots;
+
+    n = n < DRAFT_MAX_TOKENS + 1 ? n : DRAFT_MAX_TOKENS + 1;
+    while (n && q->text.len + textout_most(q->filter, n * (e->max_token_bytes + 1)) > q->text_cap)
+        n--;
+    return n;
+}
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* How many proposals an entry gets of those that the pass has left for n_generating. */
+static uint32_t widen(struct cpu *e, const struct sched_rows *rows, size_t entry, uint32_t n_generating, uint32_t left)
+{
+    struct engine_seq *q = (struct engine_seq *)rows->seq;
+    const uint32_t share = left < n_generating ? least(left, 1) : left / n_generating, room = outbox_room(e, q);
+    uint32_t want = share && room ? least(draft_wants(e->draft, q->draft), share) : 0;
+
+    /* The last token that it may generate is never fed. */
+    want = least(want, least(room - 1, q->max_tokens - q->n_generated - 1));
+    return want ? sched_widen(e->sched, entry, want) : 0;
+}
+
+/* Who gets proposals in this pass, and who only reads along. */
+static void ask_for_drafts(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    uint32_t n_generating = 0, left;
+
+    for (size_t i = 0; i < n; i++)
+        n_generating += generates(&plan[i]);
+    left = n_generating < DRAFT_ROWS ? DRAFT_ROWS - n_generating : 0;
     for (size_t i = 0; i < n; i++) {
         struct engine_seq *q = (struct engine_seq *)plan[i].seq;
+        struct draft_ask *a = &e->asks[e->n_asks];
 
-        q->in_pass = true;
-        for (uint32_t k = 0; k < plan[i].n; k++) {
+        if (!q->draft)
+            continue;
+        *a = (struct draft_ask){ .seq = q->draft, .text = q->tokens, .n = q->sched.n_known };
+        if (generates(&plan[i])) {
+            a->want = widen(e, &plan[i], i, n_generating, left);
+            e->parts[i].widened = a->want;
+            left -= a->want;
+        }
+        e->parts[i].ask = a;
+        e->n_asks++;
+    }
+    draft_prepare(e->draft, e->asks, e->n_asks);
+}
+
+/* Under the lock. */
+static void begin_parts(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    e->n_asks = 0;
+    for (size_t i = 0; i < n; i++) {
+        e->parts[i] = (struct part){ 0 };
+        ((struct engine_seq *)plan[i].seq)->in_pass = true;
+    }
+    if (e->draft)
+        ask_for_drafts(e, plan, n);
+}
+
+static uint32_t n_drafted(const struct part *part) { return part->widened ? part->ask->n_drafted : 0; }
+
+static int32_t token_at(const struct engine_seq *q, const struct part *part, uint32_t pos)
+{
+    return pos < q->sched.n_known ? q->tokens[pos] : part->ask->tokens[pos - q->sched.n_known];
+}
+
+/* Rows of the plan, of a widened entry as many as there are proposals; the logits that are wanted go one behind the
+ * other, in its order. */
+static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
+{
+    size_t n_rows = 0, n_logits = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct engine_seq *q = (const struct engine_seq *)plan[i].seq;
+        struct part *part = &e->parts[i];
+        const uint32_t wanted = part->widened ? 1 + n_drafted(part) : plan[i].n_logits;
+
+        part->first = n_logits;
+        part->n_rows = part->widened ? wanted : plan[i].n;
+        for (uint32_t k = 0; k < part->n_rows; k++) {
             struct model_row *row = &e->rows[n_rows++];
 
             *row = (struct model_row){
-                .token = q->tokens[plan[i].pos + k],
+                .token = token_at(q, part, plan[i].pos + k),
                 .pos = plan[i].pos + k,
                 .pages = q->sched.pages,
                 .prompt = plan[i].prompt,
             };
-            if (k + plan[i].n_logits >= plan[i].n) {
-                row->logits = logits;
-                logits += e->engine.info.vocab_size;
-            }
+            if (k + wanted >= part->n_rows)
+                row->logits = e->logits + n_logits++ * e->engine.info.vocab_size;
         }
     }
     return n_rows;
 }
 
+/* From one row's logits. */
+static void pick_token(struct cpu *e, struct engine_seq *q, const float *logits, struct pick *pick)
+{
+    pick->error = sampler_pick(q->sampler, e->work, logits, &pick->token);
+    if (!pick->error && q->n_logprobs >= 0)
+        pick->error = sampler_logprobs(e->work, logits, pick->token, &pick->logprob, pick->top,
+                                       (size_t)q->n_logprobs);
+    beat(e);
+}
+
+/* From each row's logits, as long as the row behind holds what was drawn. */
 static void pick_tokens(struct cpu *e, const struct sched_rows *plan, size_t n)
 {
-    const float *logits = e->logits;
-
     for (size_t i = 0; i < n; i++) {
         struct engine_seq *q = (struct engine_seq *)plan[i].seq;
-        struct pick *pick = &e->picks[i];
+        struct part *part = &e->parts[i];
 
-        if (!plan[i].n_logits)
-            continue;
-        pick->error = sampler_pick(q->sampler, e->work, logits, &pick->token);
-        if (!pick->error && q->n_logprobs >= 0)
-            pick->error = sampler_logprobs(e->work, logits, pick->token, &pick->logprob, pick->top,
-                                           (size_t)q->n_logprobs);
-        logits += e->engine.info.vocab_size;
-        beat(e);
+        for (bool more = plan[i].n_logits; more; ) {
+            const size_t at = part->first + part->n_picks;
+            struct pick *pick = &e->picks[at];
+
+            pick_token(e, q, e->logits + at * e->engine.info.vocab_size, pick);
+            more = false;
+            if (!pick->error && !ends(e, q, pick->token)) {
+                sampler_accept(q->sampler, pick->token);
+                more = part->n_picks < n_drafted(part) && part->ask->tokens[part->n_picks] == pick->token;
+            }
+            part->n_picks++;
+        }
     }
+}
+
+/* Those behind a stop string are none. */
+static void take_picks(struct cpu *e, struct engine_seq *q, const struct part *part)
+{
+    const uint32_t drafted = n_drafted(part);
+    uint32_t taken = 0;
+
+    for (; taken < part->n_picks && !q->ended; taken++)
+        take_pick(e, q, &e->picks[part->first + taken]);
+    q->n_drafted += drafted;
+    q->n_accepted += taken - 1;
+    e->stats.drafted_tokens += drafted;
+    e->stats.accepted_tokens += taken - 1;
 }
 
 static void take_results(struct cpu *e, const struct sched_rows *plan, size_t n)
 {
+    for (size_t i = 0; i < n; i++) {
+        const struct part *part = &e->parts[i];
+
+        if (part->widened)
+            sched_keep(e->sched, i, part->n_rows, part->n_picks);
+        if (part->ask)
+            draft_learn(e->draft, part->ask, part->n_picks ? part->n_picks - 1 : 0);
+    }
     sched_advance(e->sched);
     e->stats.forwards++;
     e->stats.forwards_batched += n > 1;
@@ -351,7 +495,7 @@ static void take_results(struct cpu *e, const struct sched_rows *plan, size_t n)
         if (q->cancelled)
             seq_drop(e, q);
         else if (plan[i].n_logits)
-            take_pick(e, q, &e->picks[i]);
+            take_picks(e, q, &e->parts[i]);
     }
 }
 
@@ -376,6 +520,17 @@ static void fail_the_late(struct cpu *e)
             seq_fail(e, q, -ETIMEDOUT, "the request took longer than it was given");
 }
 
+/* One that had to give its pages away keeps its room for proposals until somebody else needs that. */
+static void begin_drafting(struct cpu *e, struct engine_seq *q)
+{
+    if (!e->draft || q->draft || (q->draft = draft_begin(e->draft)))
+        return;
+    for (struct engine_seq *at = e->all; at; at = at->next)
+        if (at->draft && at->sched.state != SCHED_RUNNING)
+            stop_drafting(e, at);
+    q->draft = draft_begin(e->draft);
+}
+
 static void admit(struct cpu *e)
 {
     struct sched_seq *admitted;
@@ -383,6 +538,7 @@ static void admit(struct cpu *e)
     while ((admitted = sched_admit(e->sched))) {
         struct engine_seq *q = (struct engine_seq *)admitted;
 
+        begin_drafting(e, q);
         if (q->admitted)
             continue;                               /* it comes back */
         q->admitted = q->started = true;
@@ -402,10 +558,13 @@ static bool pass(struct cpu *e)
     n = sched_plan(e->sched, &plan);
     if (!n)
         return false;
-    began = clock_mono_us();
-    n_rows = fill_rows(e, plan, n);
+    begin_parts(e, plan, n);
     unlock_and_notify(e);                           /* of those that start with this pass */
 
+    if (e->n_asks)
+        draft_propose(e->draft, e->asks, e->n_asks);
+    n_rows = fill_rows(e, plan, n);
+    began = clock_mono_us();
     model_forward(e->model, e->kv, e->rows, n_rows);
     pick_tokens(e, plan, n);
 
@@ -620,6 +779,8 @@ static int seq_new(struct cpu *e, const struct engine_request *req, struct engin
         q->tops = calloc((size_t)OUTBOX_TOKENS * (size_t)q->n_logprobs, sizeof q->tops[0]);
     /* Room for one more token, whatever it is, when it is not full. */
     q->text_cap = OUTBOX_BYTES + TEXTOUT_MAX_STOP_BYTES + textout_most(q->filter, e->max_token_bytes);
+    if (e->draft)
+        q->text_cap += textout_most(q->filter, DRAFT_MAX_TOKENS * (e->max_token_bytes + 1));
     if (!buf_room(&q->text, q->text_cap) || !q->tokens || !q->chain || !q->stop_tokens ||
         !q->sched.pages || !q->slots || (q->n_logprobs > 0 && !q->tops))
         return err_set(err, -ENOMEM, "no memory for a sequence of %u tokens", n_total);
@@ -731,6 +892,8 @@ static void take_news(struct cpu *e, struct engine_seq *q, struct news *news)
             .n_tokens = n,
             .prompt_tokens = q->sched.n_prompt,
             .completion_tokens = q->n_generated,
+            .drafted_tokens = q->n_drafted,
+            .accepted_tokens = q->n_accepted,
             .cached_tokens = q->sched.n_cached,
         },
     };
@@ -827,6 +990,7 @@ static void cpu_close(struct engine *engine)
         pthread_cond_destroy(&e->wake);
         pthread_mutex_destroy(&e->lock);
     }
+    draft_close(e->draft);
     sched_close(e->sched);
     prefix_close(e->prefix);
     sampler_work_close(e->work);
@@ -841,6 +1005,8 @@ static void cpu_close(struct engine *engine)
     free(e->rows);
     free(e->logits);
     free(e->picks);
+    free(e->asks);
+    free(e->parts);
     free(e);
 }
 
@@ -886,12 +1052,13 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 }
 
 /* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
-static int make_plan(const struct gguf *file, const struct engine_config *config, enum kv_type kv_type,
-                     struct err *err)
+static int make_plan(const struct gguf *file, const struct gguf *draft, const struct engine_config *config,
+                     enum kv_type kv_type, struct err *err)
 {
     const uint64_t room = memory_room(), given = weights_given_bytes(config->share);
     const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
-                                  .replicas = 1, .room = room < UINT64_MAX - given ? room + given : UINT64_MAX, .kv_type = kv_type };
+                                  .replicas = 1, .room = room < UINT64_MAX - given ? room + given : UINT64_MAX, .kv_type = kv_type,
+                                  .speculative = (enum draft_kind)draft_kind_of(config->speculative), .draft = draft };
     struct plan plan;
     char text[2 * PLAN_TEXT];
     int r = plan_make(file, &ask, &plan, err);
@@ -916,12 +1083,45 @@ static int choose_context(struct cpu *e, const struct engine_config *config, str
     return 0;
 }
 
+static int check_speculation(const struct engine_config *config, struct err *err)
+{
+    const int kind = draft_kind_of(config->speculative);
+
+    if (kind < 0)
+        return err_set(err, -EINVAL, "%s: speculative \"%s\" is not known; it can be off, ngram or draft", config->path,
+                       config->speculative);
+    if (kind == DRAFT_MODEL && (!config->draft_model || !*config->draft_model))
+        return err_set(err, -EINVAL, "%s: speculative \"draft\" needs a draft model", config->path);
+    if (config->draft_tokens > DRAFT_MAX_TOKENS)
+        return err_set(err, -EINVAL, "%s: %u draft tokens are above the limit of %d", config->path, config->draft_tokens,
+                       DRAFT_MAX_TOKENS);
+    return 0;
+}
+
+static int open_draft_file(const struct engine_config *config, struct gguf **ret, struct err *err)
+{
+    return draft_kind_of(config->speculative) == DRAFT_MODEL ? gguf_open(config->draft_model, ret, err) : 0;
+}
+
+static int open_draft(struct cpu *e, const struct gguf *file, const struct gguf *draft,
+                      const struct engine_config *config, struct err *err)
+{
+    const struct draft_options options = {
+        .kind = (enum draft_kind)draft_kind_of(config->speculative), .tokens = config->draft_tokens,
+        .parallel = e->parallel, .n_ctx = e->engine.info.context_length, .file = draft, .target_file = file,
+        .target_tokenizer = e->tokenizer, .target = e->model, .pulse = e->pulse,
+    };
+
+    return options.kind == DRAFT_OFF ? 0 : draft_open(&options, &e->draft, err);
+}
+
 /* Pages for what was asked, or for all sequences at full length if that fits in
  * half of the memory that is left. A context that does not fit shrinks. */
 static int open_kv(struct cpu *e, const struct engine_config *config, struct err *err)
 {
     const struct model_shape *m = model_shape(e->model);
-    const uint64_t page_bytes = plan_page_bytes(m, e->kv_type);
+    const struct model_shape *draft = e->draft ? draft_shape(e->draft) : NULL;
+    const uint64_t page_bytes = plan_page_bytes(m, e->kv_type) + (draft ? plan_page_bytes(draft, e->kv_type) : 0);
     uint64_t pages = config->kv_tokens / KV_PAGE, room = plan_pages_within(memory_room(), page_bytes);
     struct engine_info *info = &e->engine.info;
     struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0, e->kv_type };
@@ -937,17 +1137,19 @@ static int open_kv(struct cpu *e, const struct engine_config *config, struct err
                        "%s: no room for a single page of KV (%llu bytes for %d tokens)", config->path,
                        (unsigned long long)page_bytes, KV_PAGE);
     r = kv_open(&shape, &e->kv, err);
+    if (r == 0 && e->draft)
+        r = draft_open_kv(e->draft, shape.n_pages, e->kv_type, err);
     if (r < 0)
         return err_place(err, "%s", config->path), r;
     if (info->context_length > shape.n_pages * (uint64_t)KV_PAGE)
         info->context_length = shape.n_pages * KV_PAGE;
-    info->kv_bytes = kv_bytes(e->kv);
+    info->kv_bytes = kv_bytes(e->kv) + (e->draft ? draft_kv_bytes(e->draft) : 0);
     return 0;
 }
 
 static int open_work(struct cpu *e, const struct engine_config *config, struct err *err)
 {
-    uint32_t vocab = e->engine.info.vocab_size;
+    const uint32_t vocab = e->engine.info.vocab_size, most_picks = e->parallel + (e->draft ? DRAFT_ROWS : 0);
     int r;
 
     for (uint32_t i = 0; i < tokenizer_size(e->tokenizer); i++) {
@@ -957,11 +1159,13 @@ static int open_work(struct cpu *e, const struct engine_config *config, struct e
         e->max_token_bytes = len > e->max_token_bytes ? (uint32_t)len : e->max_token_bytes;
     }
     e->rows = calloc(MODEL_MAX_ROWS, sizeof e->rows[0]);
-    e->logits = calloc((size_t)e->parallel * vocab, sizeof e->logits[0]);
-    e->picks = calloc(e->parallel, sizeof e->picks[0]);
+    e->logits = calloc((size_t)most_picks * vocab, sizeof e->logits[0]);
+    e->picks = calloc(most_picks, sizeof e->picks[0]);
+    e->asks = calloc(e->parallel, sizeof e->asks[0]);
+    e->parts = calloc(e->parallel, sizeof e->parts[0]);
     e->tokens = calloc(OUTBOX_TOKENS, sizeof e->tokens[0]);
     e->tops = calloc(OUTBOX_TOKENS * ENGINE_TOP_LOGPROBS, sizeof e->tops[0]);
-    if (!e->rows || !e->logits || !e->picks || !e->tokens || !e->tops)
+    if (!e->rows || !e->logits || !e->picks || !e->asks || !e->parts || !e->tokens || !e->tops)
         return err_set(err, -ENOMEM, "%s: no memory for %u sequences at once", config->path,
                        e->parallel);
     r = sampler_work_open(vocab, &e->work, err);
@@ -1010,7 +1214,7 @@ static void describe(struct cpu *e, const struct gguf *file, const struct engine
 
 int engine_cpu_open(const struct engine_config *config, struct engine **ret, struct err *err)
 {
-    CLEANUP(gguf_close) struct gguf *file = NULL;
+    CLEANUP(gguf_close) struct gguf *file = NULL, *draft = NULL;
     CLEANUP(cpu_free) struct cpu *e = calloc(1, sizeof *e);
     struct model_options options = { .threads = config->threads, .share = config->share };
     int r;
@@ -1027,7 +1231,13 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     e->notify_user = config->notify_user;
     e->pulse = options.pulse = config->pulse ? config->pulse : &e->own_pulse;
 
+    r = check_speculation(config, err);
+    if (r < 0)
+        return r;
     r = gguf_open(config->path, &file, err);
+    if (r < 0)
+        return r;
+    r = open_draft_file(config, &draft, err);
     if (r < 0)
         return r;
     r = kv_type_read(config->kv_type, &e->kv_type, err);
@@ -1041,7 +1251,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
-    r = make_plan(file, config, e->kv_type, err);
+    r = make_plan(file, draft, config, e->kv_type, err);
     if (r < 0)
         return r;
     beat(e);
@@ -1053,6 +1263,9 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
         return err_set(err, -EINVAL, "%s: %u tokens, but an embedding of %u", config->path,
                        tokenizer_size(e->tokenizer), e->engine.info.vocab_size);
     r = choose_context(e, config, err);
+    if (r < 0)
+        return r;
+    r = open_draft(e, file, draft, config, err);
     if (r < 0)
         return r;
     r = open_kv(e, config, err);

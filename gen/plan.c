@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "gen/cpu/pack.h"
 #include "gen/kv.h"
+#include "gen/ngram.h"
 #include "gen/sched.h"
 #include "loaders/gguf.h"
 
@@ -30,9 +31,23 @@ static uint64_t logits_bytes(const struct plan *p, uint32_t parallel)
     return (uint64_t)parallel * p->size.shape.vocab_size * sizeof(float);
 }
 
+/* Logits of proposals, and what makes them. */
+static uint64_t draft_bytes(const struct plan *p, uint32_t parallel)
+{
+    const uint64_t logits = (uint64_t)DRAFT_ROWS * p->size.shape.vocab_size * sizeof(float);
+
+    switch (p->ask.speculative) {
+    case DRAFT_OFF: return 0;
+    case DRAFT_NGRAM: return logits + parallel * (uint64_t)ngram_bytes(p->ask.context);
+    case DRAFT_MODEL: break;
+    }
+    return logits + p->draft_size.weight_bytes + p->draft_size.scratch_bytes +
+           (uint64_t)DRAFT_ROWS * p->draft_size.shape.vocab_size * sizeof(float);
+}
+
 static uint64_t fixed_bytes(const struct plan *p, uint32_t parallel)
 {
-    return p->size.weight_bytes + p->size.scratch_bytes + logits_bytes(p, parallel);
+    return p->size.weight_bytes + p->size.scratch_bytes + logits_bytes(p, parallel) + draft_bytes(p, parallel);
 }
 
 /* What the last replica has left, where those before it have as many pages as it takes. */
@@ -81,13 +96,18 @@ int plan_make(const struct gguf *file, const struct plan_ask *ask, struct plan *
     struct plan p = { .ask = *ask };
     int r = model_measure(file, ask->threads, &p.size, err);
 
+    if (r == 0 && ask->speculative == DRAFT_MODEL)
+        r = model_measure(ask->draft, ask->threads, &p.draft_size, err);
     if (r < 0)
         return r;
     p.ask.threads = p.size.threads;
     p.ask.context = plan_context(&p.size.shape, ask->context);
     p.logits_bytes = logits_bytes(&p, ask->parallel);
     p.fixed_bytes = fixed_bytes(&p, ask->parallel);
+    p.draft_bytes = draft_bytes(&p, ask->parallel);
     p.page_bytes = plan_page_bytes(&p.size.shape, ask->kv_type);
+    if (ask->speculative == DRAFT_MODEL)
+        p.page_bytes += plan_page_bytes(&p.draft_size.shape, ask->kv_type);
     p.pages_wanted = plan_pages(p.ask.context, ask->parallel);
     p.pages_most = pages_most(&p, ask->parallel);
     count_kv_and_total(&p);

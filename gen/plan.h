@@ -10,6 +10,7 @@
 #define GEN_PLAN_H
 
 #include "gen/cpu/kernels.h"
+#include "gen/draft.h"
 #include "gen/model.h"
 
 enum { PLAN_TEXT = 400, PLAN_MAX_TYPES = 64, PLAN_DEFAULT_CONTEXT = 2048 };
@@ -28,12 +29,15 @@ struct plan_ask {
     enum kv_type kv_type;
     uint64_t room;              /* bytes of the machine: memory_room() */
     uint64_t limit;             /* bytes that one replica may take; 0: no limit */
+    enum draft_kind speculative;
+    const struct gguf *draft;   /* with DRAFT_MODEL */
 };
 
 struct plan {
-    struct model_size size;
+    struct model_size size, draft_size;
     struct plan_ask ask;        /* context and threads as they would be */
-    uint64_t logits_bytes, page_bytes;
+    uint64_t logits_bytes, draft_bytes;         /* the latter: all of speculation but KV */
+    uint64_t page_bytes;        /* with a draft model's */
     uint64_t fixed_bytes;       /* of a replica, without KV */
     uint64_t pages_wanted, pages_most;          /* of a replica: asked for, and what there is room for */
     uint64_t kv_bytes;          /* of the pages wanted */

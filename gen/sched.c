@@ -473,6 +473,42 @@ size_t sched_plan(struct sched *s, const struct sched_rows **ret)
     return s->n_plan;
 }
 
+/* A page for what may turn out not to stand: only one that nobody uses, and that nobody who runs will need at once. */
+static bool take_spare_page(struct sched *s, struct sched_seq *seq)
+{
+    return pages_to_have(s) > s->running.n && take_page(s, seq);
+}
+
+uint32_t sched_widen(struct sched *s, size_t entry, uint32_t more)
+{
+    struct sched_rows *rows = &s->plan[entry];
+    struct sched_seq *q = rows->seq;
+    const uint32_t left = q->n_total - rows->pos - rows->n, room = s->max_rows - s->n_generated - s->n_read;
+    uint32_t end;
+
+    assert(entry < s->n_plan && generates(q) && rows->n == 1);
+    more = more < left ? more : left;
+    more = more < room ? more : room;
+    end = rows->pos + 1 + more;
+    while (q->n_pages < sched_pages_of(end) && take_spare_page(s, q))
+        ;
+    if (q->n_pages < sched_pages_of(end))
+        more = q->n_pages * KV_PAGE - rows->pos - 1;
+    rows->n += more;
+    rows->n_logits = rows->n;
+    s->n_generated += more;
+    return more;
+}
+
+void sched_keep(struct sched *s, size_t entry, uint32_t n_computed, uint32_t n)
+{
+    struct sched_rows *rows = &s->plan[entry];
+
+    assert(entry < s->n_plan && n <= n_computed && n_computed <= rows->n);
+    s->n_generated -= rows->n - n_computed;
+    rows->n = rows->n_logits = n;
+}
+
 void sched_advance(struct sched *s)
 {
     for (size_t i = 0; i < s->n_plan; i++) {
@@ -484,8 +520,7 @@ void sched_advance(struct sched *s)
             q->n_read = q->n_done;
         if (rows->prompt)
             put_shared(s, q);
-        if (rows->n_logits)
-            turns_count(s->turns, q->turn, TURNS_GENERATED);
+        turns_count(s->turns, q->turn, TURNS_GENERATED * (uint64_t)rows->n_logits);
     }
     s->n_plan = 0;
 }

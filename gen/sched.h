@@ -78,7 +78,7 @@ struct sched_seq {
 };
 
 /* Rows of one sequence in a pass: positions pos..pos+n. The logits of the last n_logits rows are
- * wanted: of the one that ends a prompt or generates. */
+ * wanted: of the one that ends a prompt or generates, and of those behind it by sched_widen(). */
 struct sched_rows {
     struct sched_seq *seq;
     uint32_t pos, n, n_logits;
@@ -118,6 +118,11 @@ struct sched_seq *sched_admit(struct sched *s);
 /* Plans the next pass into *ret, which stays valid until the next plan, and returns the number of
  * its entries; 0: nothing to do. Entries of prompts are behind all others. */
 size_t sched_plan(struct sched *s, const struct sched_rows **ret);
+/* Rows behind the one of an entry that generates, for tokens that are only guessed: up to `more`, as far as the
+ * sequence and the pass have room and pages are there without taking any from others; returns how many. */
+uint32_t sched_widen(struct sched *s, size_t entry, uint32_t more);
+/* The entry was widened and had n_computed rows in the pass, of which the first n stand: the next pass begins behind them. */
+void sched_keep(struct sched *s, size_t entry, uint32_t n_computed, uint32_t n);
 /* The pass has run: its rows are done. Before n_known changes. */
 void sched_advance(struct sched *s);
 /* The last pass took so long. */

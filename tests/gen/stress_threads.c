@@ -169,12 +169,12 @@ static void *look(void *user)
     return NULL;
 }
 
-static void play(const char *device, const char *path)
+static void play(const char *device, const char *path, const char *speculative)
 {
     static struct bench b;
     const struct engine_config config = {
         .name = "m", .path = path, .device = device, .context = 256, .threads = 2, .parallel = 4, .kv_tokens = 512,
-        .chat_template = "chatml", .pulse = &b.pulse, .notify = notify, .notify_user = &b,
+        .speculative = speculative, .draft_model = path, .chat_template = "chatml", .pulse = &b.pulse, .notify = notify, .notify_user = &b,
     };
     pthread_t lookers[LOOKERS];
     struct err err = { 0 };
@@ -224,8 +224,10 @@ int main(void)
     meet(2);
     meet(3);
     meet(9);                    /* meets in another way from here on */
-    play("scripted", plays);
-    play("cpu", model);
+    play("scripted", plays, NULL);
+    play("cpu", model, "off");
+    play("cpu", model, "ngram");
+    play("cpu", model, "draft");
 
     unlink(model);
     unlink(plays);

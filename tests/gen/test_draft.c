@@ -34,7 +34,7 @@ static struct draft *open_ngram(uint32_t tokens, uint32_t parallel)
     struct draft *d;
 
     cr_assert(zero(int, draft_open(&options, &d, NULL)));
-    cr_assert(zero(int, draft_open_kv(d, 0, NULL)));
+    cr_assert(zero(int, draft_open_kv(d, 0, KV_F16, NULL)));
     return d;
 }
 
@@ -189,7 +189,7 @@ static void rig_open(struct rig *r, const struct file *target, const struct file
     cr_assert(zero(int, model_open(draft->gguf, &options, &r->twin, &err)), "%s", err_text(&err));
     o.target = r->target;
     cr_assert(zero(int, draft_open(&o, &r->draft, &err)), "%s", err_text(&err));
-    cr_assert(zero(int, draft_open_kv(r->draft, n_pages, &err)), "%s", err_text(&err));
+    cr_assert(zero(int, draft_open_kv(r->draft, n_pages, KV_F16, &err)), "%s", err_text(&err));
     s = model_shape(r->twin);
     cr_assert(zero(int, kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, LONGEST / KV_PAGE + 1 }, &r->kv, NULL)));
     for (uint32_t i = 0; i <= LONGEST / KV_PAGE; i++)

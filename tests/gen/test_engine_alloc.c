@@ -66,17 +66,30 @@ static void run(struct play_box *box, unsigned seed)
 
 static char folder[] = "/tmp/fastchat-alloc-XXXXXX", path[64];
 
-Test(engine_alloc, a_pass_allocates_nothing, .timeout = 300)
+static void setup(void)
+{
+    cr_assert(ne(ptr, mkdtemp(folder), NULL));
+    snprintf(path, sizeof path, "%s/tiny.gguf", folder);
+    tiny_file_write(path, &(struct tiny_file){ .seed = 3 });
+}
+
+static void teardown(void)
+{
+    unlink(path);
+    rmdir(folder);
+}
+
+TestSuite(engine_alloc, .init = setup, .fini = teardown, .timeout = 300);
+
+static void expect_none(const char *speculative)
 {
     struct engine_stats stats;
     PLAY_BOX box;
 
-    cr_assert(ne(ptr, mkdtemp(folder), NULL));
-    snprintf(path, sizeof path, "%s/tiny.gguf", folder);
-    tiny_file_write(path, &(struct tiny_file){ .seed = 3 });
     caller = pthread_self();
     cr_assert(zero(int, play_open(&box, (struct engine_config){ .path = path, .parallel = 8, .threads = 2, .kv_tokens = 1000,
-                                                               .chat_template = "chatml" }, NULL)));
+                                                               .chat_template = "chatml", .speculative = speculative,
+                                                               .draft_model = path }, NULL)));
     run(&box, 1);
     counting = true;
     run(&box, 100);
@@ -87,6 +100,11 @@ Test(engine_alloc, a_pass_allocates_nothing, .timeout = 300)
     cr_expect(gt(u64, stats.preemptions, 0));
     cr_expect(gt(u64, stats.cached_tokens, 0));
     cr_expect(eq(u64, stats.generated_tokens, 2 * 8 * 150));
-    unlink(path);
-    rmdir(folder);
+    cr_expect(eq(int, stats.drafted_tokens > 0, strcmp(speculative, "off") != 0));
 }
+
+Test(engine_alloc, a_pass_allocates_nothing) { expect_none("off"); }
+
+Test(engine_alloc, a_pass_with_a_lookup_allocates_nothing) { expect_none("ngram"); }
+
+Test(engine_alloc, a_pass_with_a_draft_model_allocates_nothing) { expect_none("draft"); }

@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "gen/engine.h"
 #include "gen/kv.h"
+#include "gen/ngram.h"
 #include "gen/plan.h"
 #include "loaders/gguf.h"
 #include "tests/gen/play.h"
@@ -119,6 +120,29 @@ Test(plan, scratch_and_weights_are_counted_as_they_are_taken)
     cr_expect(eq(u64, one.total_bytes, one.fixed_bytes + 4 * one.page_bytes));
     ask.threads = 8;
     cr_expect(gt(u64, plan_of(path, ask).size.scratch_bytes, one.size.scratch_bytes));
+}
+
+Test(plan, speculation_takes_logits_and_a_lookup_or_a_model_with_its_own_pages)
+{
+    CLEANUP(gguf_close) struct gguf *draft = NULL;
+    struct plan_ask ask = ample(64, 2);
+    const struct plan off = plan_of(path, ask);
+    const uint64_t logits = 4ull * DRAFT_ROWS * off.size.shape.vocab_size;
+    struct plan p;
+
+    ask.speculative = DRAFT_NGRAM;
+    p = plan_of(path, ask);
+    cr_expect(eq(u64, p.draft_bytes, logits + 2 * ngram_bytes(64)));
+    cr_expect(eq(u64, p.fixed_bytes, off.fixed_bytes + p.draft_bytes));
+    cr_expect(eq(u64, p.page_bytes, off.page_bytes));
+
+    cr_assert(zero(int, gguf_open(path, &draft, NULL)));
+    ask.speculative = DRAFT_MODEL;
+    ask.draft = draft;
+    p = plan_of(path, ask);
+    cr_expect(eq(u64, p.draft_bytes, 2 * logits + off.size.weight_bytes + off.size.scratch_bytes));
+    cr_expect(eq(u64, p.page_bytes, 2 * off.page_bytes));
+    cr_expect(eq(u64, p.total_bytes, p.fixed_bytes + 8 * p.page_bytes));
 }
 
 Test(plan, what_room_there_is_decides)

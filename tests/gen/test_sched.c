@@ -608,6 +608,30 @@ static void check_plan(const struct sched_rows *plan, size_t n, uint32_t max_row
     cr_assert(le(u32, rows, max_rows));
 }
 
+/* Guesses behind those that generate: some of them stand, and in the place of the others is what must never be looked at. */
+static void guess(struct rig *r, const struct sched_rows *plan, size_t n, uint64_t *rng)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct seq *seq = (const struct seq *)plan[i].seq;
+        uint32_t n_rows = 1, n_kept;
+
+        if (plan[i].prompt || plan[i].n != 1 || plan[i].n_logits != 1)
+            continue;
+        if (rand_below(rng, 2))
+            n_rows += sched_widen(r->s, i, rand_below(rng, 20));
+        cr_assert(eq(u32, plan[i].n, n_rows));
+        cr_assert(eq(u32, plan[i].n_logits, n_rows));
+        cr_assert(le(u32, plan[i].pos + n_rows, seq->q.n_total));
+        cr_assert(le(u32, plan[i].pos + n_rows, seq->q.n_pages * KV_PAGE));
+        n_rows = 1 + rand_below(rng, n_rows);
+        n_kept = 1 + rand_below(rng, n_rows);
+        compute(&plan[i]);
+        for (uint32_t pos = plan[i].pos + n_kept; pos < plan[i].pos + n_rows; pos++)
+            held[seq->pages[pos / KV_PAGE]][pos % KV_PAGE] = 0;
+        sched_keep(r->s, i, n_rows, n_kept);
+    }
+}
+
 static void random_traffic(uint64_t seed)
 {
     uint64_t rng = seed;
@@ -630,6 +654,7 @@ static void random_traffic(uint64_t seed)
             seq[i].q.held = rand_below(&rng, 5) == 0;
         n = sched_plan(r.s, &plan);
         check_plan(plan, n, 64);
+        guess(&r, plan, n, &rng);
         for (size_t i = 0; i < n; i++)
             compute(&plan[i]);
         cr_assert(le(u32, stats(&r).running, parallel));
@@ -660,4 +685,76 @@ Test(sched, any_traffic_ends_computes_on_what_it_must_and_every_page_comes_back,
 {
     for (uint64_t seed = 0; seed < 300; seed++)
         random_traffic(seed);
+}
+
+Test(sched, an_entry_that_generates_is_widened_as_far_as_there_is_room)
+{
+    RIG r = rig(16, 4, 24);
+    const struct sched_rows *plan;
+    struct seq seq;
+
+    add(&r, &seq, 8, 10);
+    pass(&r);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, sched_widen(r.s, 0, 100), 9));            /* 18 positions in all */
+    cr_expect(eq(u32, plan[0].n, 10));
+    cr_expect(eq(u32, plan[0].n_logits, 10));
+}
+
+Test(sched, a_pass_is_widened_to_its_most_rows)
+{
+    RIG r = rig(16, 4, 6);
+    const struct sched_rows *plan;
+    struct seq seq[2];
+
+    add(&r, &seq[0], 4, 30);
+    pass(&r);
+    add(&r, &seq[1], 2, 30);
+    while (seq[1].q.n_known == 2)
+        pass(&r);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 2));
+    cr_expect(eq(u32, sched_widen(r.s, 0, 3), 3));
+    cr_expect(eq(u32, sched_widen(r.s, 1, 3), 1));
+}
+
+Test(sched, a_guess_takes_no_page_that_others_need)
+{
+    RIG r = rig(3, 4, 64);
+    const struct sched_rows *plan;
+    struct seq seq[2];
+
+    add(&r, &seq[0], 12, 30);
+    pass(&r);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, sched_widen(r.s, 0, 15), 15));            /* one page more */
+    cr_expect(eq(u32, seq[0].q.n_pages, 2));
+    sched_keep(r.s, 0, 16, 1);
+    sched_advance(r.s);
+    seq[0].q.n_known++;
+
+    add(&r, &seq[1], 6, 20);
+    pass(&r);
+    cr_assert(eq(u32, stats(&r).running, 1));       /* the last page is to grow by */
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(u32, sched_widen(r.s, 0, 100), 32 - plan[0].pos - 1));
+    cr_expect(eq(u32, seq[0].q.n_pages, 2));
+}
+
+Test(sched, of_a_widened_entry_what_is_kept_is_done)
+{
+    RIG r = rig(16, 4, 64);
+    const struct sched_rows *plan;
+    struct seq seq;
+
+    add(&r, &seq, 8, 30);
+    pass(&r);
+    for (uint32_t done = 8; done < 20; done += 3) {
+        cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+        cr_expect(eq(u32, plan[0].pos, done));
+        cr_expect(eq(u32, sched_widen(r.s, 0, 5), 5));
+        sched_keep(r.s, 0, 5, 3);
+        sched_advance(r.s);
+        seq.q.n_known += 3;
+        cr_expect(eq(u32, seq.q.n_done, done + 3));
+    }
 }
