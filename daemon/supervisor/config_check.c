@@ -156,22 +156,33 @@ static const char *fault_of(const char *path, struct err *why)
     return err_text(why);
 }
 
-static void check_file(struct check *k, struct config_group *g)
+static void check_file(struct check *k, struct config_group *g, enum config_key key)
 {
-    struct config_value *v = &g->values[MODEL_path];
-    const char *path = find_file(k, v), *fault;
+    struct config_value *v = &g->values[key];
+    const char *name = config_rows[key].name, *path, *fault;
     struct err why = { 0 };
 
+    if (!v->set)
+        return;
+    path = find_file(k, v);
     if (!path) {
-        config_fault(k->faults, v->file, v->line, "%s.path: there is no file \"%s\"%s", g->label, v->s,
+        config_fault(k->faults, v->file, v->line, "%s.%s: there is no file \"%s\"%s", g->label, name, v->s,
                      *v->s == '/' ? "" : " beside this one or in supervisor.model_dirs");
         return;
     }
     fault = fault_of(path, &why);
     if (fault)
-        config_fault(k->faults, v->file, v->line, "%s.path: %s: %s", g->label, path, fault);
+        config_fault(k->faults, v->file, v->line, "%s.%s: %s: %s", g->label, name, path, fault);
     else
         v->s = path;
+}
+
+static void check_speculation(struct check *k, const struct config_group *g)
+{
+    const struct config_value *draft = &g->values[MODEL_draft_model];
+
+    if (strcmp(g->values[DEFAULTS_speculative].s, "draft") == 0 && !draft->set && !draft->line)
+        config_fault(k->faults, g->file, g->line, "%s: \"draft_model\" is missing, and speculative is \"draft\"", g->label);
 }
 
 /* ---- addresses ---- */
@@ -443,8 +454,9 @@ static void check_models(struct check *k)
 
         require(k, g, MODEL_name);
         require(k, g, MODEL_path);
-        if (g->values[MODEL_path].set)
-            check_file(k, g);
+        check_file(k, g, MODEL_path);
+        check_file(k, g, MODEL_draft_model);
+        check_speculation(k, g);
         check_model_address(k, g);
         if (config_only_workers(c))
             check_is_reached(k, g);

@@ -421,6 +421,10 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     json_kstr(&w, "kv_type", g->values[DEFAULTS_kv_type].s);
     json_kstr(&w, "share_weights", share_weights(g));
     json_kstr(&w, "prefix_cache", g->values[DEFAULTS_prefix_cache].s);
+    json_kstr(&w, "speculative", g->values[DEFAULTS_speculative].s);
+    if (g->values[MODEL_draft_model].set)
+        json_kstr(&w, "draft_model", g->values[MODEL_draft_model].s);
+    PUT_INTS(&w, g, DEFAULTS_draft_tokens);
     json_kstr(&w, "template", g->values[DEFAULTS_template].s);
     put_sampling(&w, g);
     json_close(&w, '}');

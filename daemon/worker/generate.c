@@ -410,6 +410,10 @@ static void write_done(struct generation *g, const struct engine_event *ev)
     json_knum(&w, "prompt_ms", ms_between(g->start_us, first));
     json_knum(&w, "predicted_ms", ms_between(first, now));
     json_knum(&w, "queued_ms", ms_between(g->submit_us, g->start_us));
+    if (ev->drafted_tokens) {
+        json_kint(&w, "draft_n", ev->drafted_tokens);
+        json_kint(&w, "draft_n_accepted", ev->accepted_tokens);
+    }
     json_close(&w, '}');
     json_close(&w, '}');
     write_line(g);

@@ -159,6 +159,9 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
         (r = get_text(model, "device", false, &s->device, err)) < 0 ||
         (r = get_text(model, "kv_type", false, &s->kv_type, err)) < 0 ||
         (r = get_prefix(model, &s->prefix, err)) < 0 ||
+        (r = get_text(model, "speculative", false, &s->speculative, err)) < 0 ||
+        (r = get_text(model, "draft_model", false, &s->draft_model, err)) < 0 ||
+        (r = get_u32(model, "draft_tokens", 1, &s->draft_tokens, err)) < 0 ||
         (r = get_text(model, "template", false, &s->chat_template, err)) < 0 ||
         (r = get_u32(model, "replica", 0, &s->replica, err)) < 0 ||
         (r = get_u32(model, "context", 0, &s->context, err)) < 0 ||

@@ -23,8 +23,9 @@ struct settings {
     const char *const *aliases;         /* [n_aliases] */
     size_t n_aliases;
     const char *path, *device, *kv_type, *chat_template;
+    const char *speculative, *draft_model;  /* NULL: none */
     struct conv_registry *registry;     /* the built-in chat templates and those that came; NULL: no others came */
-    uint32_t replica, context, threads, parallel, queue;
+    uint32_t replica, context, threads, parallel, queue, draft_tokens;
     uint64_t kv_tokens;
     enum weights_want share_weights;
     enum engine_prefix prefix;

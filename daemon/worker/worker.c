@@ -145,6 +145,8 @@ static void stats(struct json_writer *out, void *user)
     json_kint(out, "prompt_tokens", (int64_t)s.prompt_tokens);
     json_kint(out, "cached_tokens", (int64_t)s.cached_tokens);
     json_kint(out, "generated_tokens", (int64_t)s.generated_tokens);
+    json_kint(out, "drafted_tokens", (int64_t)s.drafted_tokens);
+    json_kint(out, "accepted_tokens", (int64_t)s.accepted_tokens);
     json_kint(out, "preemptions", (int64_t)s.preemptions);
     json_knum(out, "prompt_per_s", rates.prompt_per_s);
     json_knum(out, "generated_per_s", rates.generated_per_s);
@@ -255,6 +257,7 @@ static void *load(void *user)
     const struct engine_config config = {
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
         .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
+        .speculative = w->set.speculative, .draft_model = w->set.draft_model, .draft_tokens = w->set.draft_tokens,
         .kv_type = w->set.kv_type, .prefix = w->set.prefix, .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .share = &w->share,
         .notify = notify, .notify_user = w,
         .say = say, .say_user = w,

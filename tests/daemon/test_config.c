@@ -308,12 +308,25 @@ Test(config, a_worker_is_told_its_part)
         "\"worker_name\":\"http://host.example:21003\",\"unix\":\"%s\","
         "\"controllers\":[\"unix:run/controller.sock\",\"http://10.0.0.1:21001\",\"unix:/x\"],"
         "\"model\":{\"name\":\"org/big-model\",\"aliases\":[\"big\",\"b:1\"],\"replica\":1,\"path\":\"m.gguf\",\"device\":\"cpu\","
-        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"share_weights\":\"always\",\"prefix_cache\":\"per-key\",\"template\":\"auto\","
+        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"share_weights\":\"always\",\"prefix_cache\":\"per-key\",\"speculative\":\"off\",\"draft_tokens\":8,\"template\":\"auto\","
         "\"sampling\":{\"temperature\":1,\"top_p\":0.1,\"max_tokens\":9}}}", buf_str(&path));
     cr_expect(eq(str, (char *)buf_str(&out), (char *)buf_str(&want)));
     buf_clear(&path);
     config_worker_tcp(c, 0, 1, MODEL_advertise, &path);
     cr_expect(eq(str, (char *)buf_str(&path), "host.example:21003"));
+    config_free(c);
+}
+
+Test(config, a_worker_is_told_of_a_draft_model_where_it_lies)
+{
+    BUF_LOCAL out = BUF_INIT;
+    struct config *c = load(config_write_text("fastchat.conf",
+        "defaults = { speculative = \"draft\"; draft_tokens = 5; };\n"
+        "models = ({ name = \"x\"; path = \"m.gguf\"; draft_model = \"m.gguf\"; });"));
+
+    config_worker_settings(c, 0, 0, "unix:/w", "/w", &out);
+    config_strip_folder(&out);
+    cr_expect(ne(ptr, strstr(buf_str(&out), "\"speculative\":\"draft\",\"draft_model\":\"m.gguf\",\"draft_tokens\":5,"), NULL), "%s", buf_str(&out));
     config_free(c);
 }
 
