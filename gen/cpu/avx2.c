@@ -5,8 +5,9 @@
  * 6 bits 32004. Bytes can, so for them it takes |w| and moves its sign to the activation: two
  * products of 128 * 127 are 32512.
  */
+#include "gen/cpu/pack.h"
+
 #include <immintrin.h>
-#include <stdint.h>
 
 typedef struct {
     __m256 lo, hi;
@@ -151,6 +152,7 @@ typedef __m256 floats;
 #define TILE 4
 
 INLINE words words_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE void words_store(uint8_t *p, words w) { _mm256_storeu_si256((__m256i *)p, w); }
 INLINE words words_and(words a, int byte) { return _mm256_and_si256(a, _mm256_set1_epi8((char)byte)); }
 INLINE words words_or_and(words a, words b, int byte) { return _mm256_or_si256(a, words_and(b, byte)); }
 
@@ -173,6 +175,7 @@ INLINE floats floats_fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(
 INLINE floats floats_of_ints(ints i) { return _mm256_cvtepi32_ps(i); }
 INLINE floats floats_of_f16(const uint16_t *p) { return load_f16_half(p); }
 INLINE floats floats_of_s8(const uint8_t *p) { return load_i8_half((const int8_t *)p); }
+INLINE floats floats_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void floats_store(float *p, floats f) { _mm256_storeu_ps(p, f); }
 INLINE ints ints_of_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 
@@ -192,7 +195,8 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
 
 /* Bytes: then |w| and its sign are taken apart, and there is no offset. */
 #define IS_BYTES(type) (pack_forms[type].max > 127)
-#define START_OFFSET(type) (IS_BYTES(type) ? 0 : pack_forms[type].offset)
+
+INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form) { return IS_BYTES(type) ? 0 : form->offset; }
 
 #include "gen/cpu/quants.h"
 
@@ -204,7 +208,7 @@ INLINE int words_in_16_bits(const enum mat_type type)
     return 8 * pair <= INT16_MAX ? 8 : 4 * pair <= INT16_MAX ? 4 : 2 * pair <= INT16_MAX ? 2 : 1;
 }
 
-INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b, const int half, const int lane, const int8_t *x,
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
                       uint32_t k, const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8, most = words_in_16_bits(type);
@@ -213,7 +217,7 @@ INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b
 
     UNROLL for (int n = 0; n < n_words; n++) {
         const int j = word_at(type, half, n);
-        words w = word(type, group, b, lane, j), size;
+        words w = word_of(type, from, lane, j), size;
 
         if (IS_BYTES(type)) {
             w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
@@ -231,6 +235,18 @@ INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b
     }
 }
 
+#define LIKES(X) X(Q2_K) X(Q4_0) X(Q5_0) X(Q6_K) X(Q8_0)
+
+INLINE enum mat_type like(const enum mat_type type)
+{
+    const int most = words_in_16_bits(type);
+
+    if (pack_forms[type].halves)
+        return most >= 4 ? MAT_Q2_K : MAT_Q6_K;
+    return IS_BYTES(type) ? MAT_Q8_0 : most == 8 ? MAT_Q4_0 : MAT_Q5_0;
+}
+
+DEFINE_PANEL_MULS(LIKES)
 MAT_QUANTISED(DEFINE_QUANT_MUL)
 
 KERNELS_TABLE(avx2, MUL_ROW, NULL);

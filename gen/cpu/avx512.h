@@ -6,8 +6,9 @@
 #ifndef GEN_CPU_AVX512_H
 #define GEN_CPU_AVX512_H
 
+#include "gen/cpu/pack.h"
+
 #include <immintrin.h>
-#include <stdint.h>
 
 typedef __m512 v16;
 #define V16_CHAINS 4
@@ -78,9 +79,9 @@ typedef __m512i ints;
 typedef __m512 floats;
 #define LANES 16
 #define TILE 8
-#define START_OFFSET(type) pack_forms[type].offset
 
 INLINE words words_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+INLINE void words_store(uint8_t *p, words w) { _mm512_storeu_si512(p, w); }
 INLINE words words_and(words a, int byte) { return _mm512_and_si512(a, _mm512_set1_epi8((char)byte)); }
 
 INLINE words words_or_and(words a, words b, int byte)
@@ -107,6 +108,7 @@ INLINE floats floats_fma(floats a, floats b, floats c) { return _mm512_fmadd_ps(
 INLINE floats floats_of_ints(ints i) { return _mm512_cvtepi32_ps(i); }
 INLINE floats floats_of_f16(const uint16_t *p) { return v16_load_f16(p); }
 INLINE floats floats_of_s8(const uint8_t *p) { return v16_load_i8((const int8_t *)p); }
+INLINE floats floats_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void floats_store(float *p, floats f) { _mm512_storeu_ps(p, f); }
 INLINE ints ints_of_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 
@@ -124,10 +126,16 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, ints_set1(0x00200000), e));
 }
 
+INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form)
+{
+    (void)type;
+    return form->offset;
+}
+
 #include "gen/cpu/quants.h"
 
 /* Below 4 rows a second sum hides the latency of vpdpbusd: integers, so nothing depends on it. */
-INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b, const int half, const int lane, const int8_t *x,
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
                       uint32_t k, const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8;
@@ -137,7 +145,7 @@ INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b
         second[t] = _mm512_setzero_si512();
     UNROLL for (int n = 0; n < n_words; n++) {
         const int j = word_at(type, half, n);
-        const words w = word(type, group, b, lane, j);
+        const words w = word_of(type, from, lane, j);
 
         UNROLL for (int t = 0; t < rows; t++) {
             ints *to = rows < 4 && n % 2 ? &second[t] : &dot[t];

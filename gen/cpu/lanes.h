@@ -122,8 +122,8 @@ INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
 }
 
 /* The first tile prefetches the next group; later ones would only repeat it. */
-#define DEFINE_MUL(name, size, TILE_OF)                                                            \
-    static void mul_##name(const struct mul *m)                                                    \
+#define DEFINE_MUL(function, name, size, TILE_OF)                                                  \
+    static void function(const struct mul *m)                                                      \
     {                                                                                              \
         const enum mat_type type = MAT_##name;                                                     \
                                                                                                    \
@@ -137,9 +137,9 @@ INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
 #define NEXT_IF_FIRST (row == 0 ? next_group(m, g) : NULL)
 
 #define FLOAT_TILE(n) float_tile(m, type, w, NEXT_IF_FIRST, at, row, n)
-DEFINE_MUL(F32, V16_TILE, FLOAT_TILE)
-DEFINE_MUL(F16, V16_TILE, FLOAT_TILE)
-DEFINE_MUL(BF16, V16_TILE, FLOAT_TILE)
+DEFINE_MUL(mul_F32, F32, V16_TILE, FLOAT_TILE)
+DEFINE_MUL(mul_F16, F16, V16_TILE, FLOAT_TILE)
+DEFINE_MUL(mul_BF16, BF16, V16_TILE, FLOAT_TILE)
 
 /* ---- attention ------------------------------------------------------- */
 

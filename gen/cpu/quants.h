@@ -7,14 +7,16 @@
  * LANES weight rows at once (16, or 8 where a group is two parts),
  *
  *     words            LANES words of four bytes
- *     words_load       from memory
+ *     words_load, words_store
  *     words_shift      16-bit elements to the right by n, to the left where it is negative
  *     words_and        with one byte everywhere
  *     words_or_and     a | b with one byte everywhere
  *     words_look_up    each byte's low four bits in a codebook, + offset
  *     ints, floats     LANES numbers, and what ints_*, floats_* below do with them
- *     dot_words        adds the products of a block, or of a half of it
+ *     start_offset     of a type whose codes are added up like `type`
  *     TILE             activation rows at once
+ *
+ * and defines behind it dot_words(), the products of a block or of a half of it.
  */
 #include "gen/cpu/pack.h"
 
@@ -77,51 +79,115 @@ INLINE ints columns(const int8_t *x, int word)
     return ints_set1(v);
 }
 
+/* ---- panels: blocks that are unpacked once for many rows --------------- */
+
+enum {
+    FEW_ROWS = 2,               /* up to so many take their weights as they are packed */
+    PANEL = 16,                 /* blocks: 12 KB */
+};
+
+struct panel {
+    uint8_t codes[PANEL][B * L];        /* [word][lane] */
+    float d[PANEL][2][L], min[PANEL][2][L];         /* [half] */
+} __attribute__((aligned(64)));
+
+/* n blocks from b on. `next`: what to prefetch meanwhile, or NULL. */
+INLINE void fill_panel(const enum mat_type type, const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p)
+{
+    const uint32_t block_bytes = pack_unit_bytes(type) / pack_forms[type].unit;
+
+    for (uint32_t i = 0; i < n; i++, b++) {
+        for (uint32_t line = 0; next && line < block_bytes; line += 64)
+            prefetch(next + (size_t)b * block_bytes + line);
+        UNROLL for (int lane = 0; lane < L; lane += LANES) {
+            UNROLL for (int j = 0; j < B / 4; j++)
+                words_store(p->codes[i] + j * 64 + lane * 4, word(type, group, b, lane, j));
+            UNROLL for (int half = 0; half < 1 + pack_forms[type].halves; half++) {
+                floats d, min;
+
+                scales(type, group, b, half, lane, &d, &min);
+                floats_store(p->d[i][half] + lane, d);
+                floats_store(p->min[i][half] + lane, min);
+            }
+        }
+    }
+}
+
+/* ---- products ---------------------------------------------------------- */
+
+/* Where the words of a block come from. */
+struct block_words {
+    const uint8_t *group;
+    uint32_t b;
+    const uint8_t *codes;       /* of a panel, or NULL */
+};
+
+INLINE words word_of(const enum mat_type type, struct block_words from, const int lane, const int j)
+{
+    return from.codes ? words_load(from.codes + j * 64 + lane * 4) : word(type, from.group, from.b, lane, j);
+}
+
 /* dot[row] += words of a half of a block, or of all of it, * activations: x is the first row's block, rows are k apart. */
-INLINE void dot_words(const enum mat_type type, const uint8_t *group, uint32_t b, const int half, const int lane, const int8_t *x,
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
                       uint32_t k, const int rows, ints *dot);
 
-/* One group times `rows` rows. */
-INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w, const uint8_t *next,
-                 size_t at, uint32_t row, const int rows)
+/* One row of activations at one block, by the half of it that is meant, or all. */
+INLINE int32_t sum_of(const struct acts *x, size_t i, const bool halves, const int half)
 {
-    const struct pack_form *form = &pack_forms[type];
+    return !halves ? x->sum[i] : half ? x->sum[i] - x->half[i] : x->half[i];
+}
+
+/* What a tile multiplies: blocks [from, to) of a group, as they are packed or as a panel from `from` on. */
+struct tile_weights {
+    const struct pack_form *form;
+    const uint8_t *group, *next;        /* next: to prefetch, or NULL */
+    const struct panel *panel;          /* or NULL */
+    uint32_t from, to;
+};
+
+/* Times `rows` rows. With a panel, type is one whose codes are added up alike. */
+INLINE void tile(const struct mul *m, const enum mat_type type, const struct tile_weights *w, size_t at, uint32_t row, const int rows)
+{
+    const bool halves = pack_forms[type].halves;
     const struct acts *x = m->x;
-    const uint32_t k = x->k, n_blocks = k / B, block_bytes = pack_unit_bytes(type) / form->unit;
+    const uint32_t k = x->k, n_blocks = k / B, block_bytes = pack_unit_bytes(type) / pack_forms[type].unit;
     const int8_t *q = x->q + (size_t)row * k;
     const size_t first = (size_t)row * n_blocks;
     floats f[L / LANES][TILE];
 
     UNROLL for (int part = 0; part < L / LANES; part++)
         UNROLL for (int t = 0; t < rows; t++)
-            f[part][t] = floats_set1(0);
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        if (next)
+            f[part][t] = w->from ? floats_load(m->y[row + t] + at + part * LANES) : floats_set1(0);
+    for (uint32_t b = w->from; b < w->to; b++) {
+        const struct block_words from = { w->group, b, w->panel ? w->panel->codes[b - w->from] : NULL };
+
+        if (w->next)
             UNROLL for (uint32_t line = 0; line < block_bytes; line += 64)
-                prefetch(next + (size_t)b * block_bytes + line);
+                prefetch(w->next + (size_t)b * block_bytes + line);
         UNROLL for (int part = 0; part < L / LANES; part++)
-            UNROLL for (int half = 0; half < 1 + form->halves; half++) {
+            UNROLL for (int half = 0; half < 1 + halves; half++) {
                 ints dot[TILE];
                 floats d, min;
 
-                UNROLL for (int t = 0; t < rows; t++) {
-                    const size_t i = first + (size_t)t * n_blocks + b;
-                    const int32_t sum = !form->halves ? x->sum[i] : half ? x->sum[i] - x->half[i] : x->half[i];
-
-                    dot[t] = ints_set1(-START_OFFSET(type) * sum);
+                UNROLL for (int t = 0; t < rows; t++)
+                    dot[t] = ints_set1(-start_offset(type, w->form) * sum_of(x, first + (size_t)t * n_blocks + b, halves, half));
+                dot_words(type, from, half, part * LANES, q + (size_t)b * B, k, rows, dot);
+                if (w->panel) {
+                    d = floats_load(w->panel->d[b - w->from][half] + part * LANES);
+                    min = floats_load(w->panel->min[b - w->from][half] + part * LANES);
+                } else {
+                    scales(type, w->group, b, half, part * LANES, &d, &min);
                 }
-                dot_words(type, w, b, half, part * LANES, q + (size_t)b * B, k, rows, dot);
-                scales(type, w, b, half, part * LANES, &d, &min);
-                UNROLL for (int t = 0; t < rows; t++) {
-                    const size_t i = first + (size_t)t * n_blocks + b;
+                UNROLL for (int t = 0; t < rows; t++)
+                    f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[first + (size_t)t * n_blocks + b])),
+                                            floats_of_ints(dot[t]), f[part][t]);
+                if (w->form->min)
+                    UNROLL for (int t = 0; t < rows; t++) {
+                        const size_t i = first + (size_t)t * n_blocks + b;
+                        const float s = halves ? x->d[i] * (float)sum_of(x, i, halves, half) : x->s[i];
 
-                    f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[i])), floats_of_ints(dot[t]), f[part][t]);
-                    if (form->min && !form->halves)
-                        f[part][t] = floats_fma(min, floats_set1(x->s[i]), f[part][t]);
-                    else if (form->min)
-                        f[part][t] = floats_fma(
-                            min, floats_set1(x->d[i] * (float)(half ? x->sum[i] - x->half[i] : x->half[i])), f[part][t]);
-                }
+                        f[part][t] = floats_fma(min, floats_set1(s), f[part][t]);
+                    }
             }
     }
     UNROLL for (int part = 0; part < L / LANES; part++)
@@ -129,5 +195,48 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const uint8_t *w
             floats_store(m->y[row + t] + at + part * LANES, f[part][t]);
 }
 
-#define QUANT_TILE(n) tile(m, type, w, NEXT_IF_FIRST, at, row, n)
-#define DEFINE_QUANT_MUL(name) DEFINE_MUL(name, TILE, QUANT_TILE)
+typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p);
+
+/* Many rows. Compiled not for each type, only for each way of adding codes up. */
+#define PANEL_TILE(n) tile(m, type, &w, at, row, n)
+#define DEFINE_PANEL_MUL(name)                                                                     \
+    static void panel_mul_##name(const struct pack_form *form, fill_panel_fn fill, const struct mul *m) \
+    {                                                                                              \
+        const enum mat_type type = MAT_##name;                                                     \
+        const uint32_t n_blocks = m->x->k / B;                                                     \
+        struct panel panel;                                                                        \
+                                                                                                   \
+        for (uint32_t g = 0; g < m->n_groups; g++) {                                               \
+            const uint8_t *group = m->w + g * m->group_bytes;                                      \
+            const size_t at = m->at + (size_t)g * L;                                               \
+                                                                                                   \
+            for (uint32_t from = 0; from < n_blocks; from += PANEL) {                              \
+                const uint32_t to = n_blocks - from < PANEL ? n_blocks : from + PANEL;             \
+                const struct tile_weights w = { form, group, NULL, &panel, from, to };             \
+                                                                                                   \
+                fill(group, next_group(m, g), from, to - from, &panel);                            \
+                TILES(m->n_rows, TILE, PANEL_TILE)                                                 \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* LIKES(X): the types whose codes are added up in ways of their own; like(): which of them stands for a type. */
+#define LIKE_ROW(name) [MAT_##name] = panel_mul_##name,
+#define DEFINE_PANEL_MULS(LIKES)                                                                   \
+    LIKES(DEFINE_PANEL_MUL)                                                                        \
+    static void (*const panel_mul[MAT_TYPES])(const struct pack_form *, fill_panel_fn, const struct mul *) = { LIKES(LIKE_ROW) };
+
+#define FEW_TILE(n) tile(m, type, &(struct tile_weights){ &pack_forms[type], w, NEXT_IF_FIRST, NULL, 0, m->x->k / B }, at, row, n)
+#define DEFINE_QUANT_MUL(name)                                                                     \
+    DEFINE_MUL(few_##name, name, FEW_ROWS, FEW_TILE)                                               \
+    static void fill_##name(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p) \
+    {                                                                                              \
+        fill_panel(MAT_##name, group, next, b, n, p);                                              \
+    }                                                                                              \
+    static void mul_##name(const struct mul *m)                                                    \
+    {                                                                                              \
+        if (m->n_rows <= FEW_ROWS)                                                                 \
+            few_##name(m);                                                                         \
+        else                                                                                       \
+            panel_mul[like(MAT_##name)](&pack_forms[MAT_##name], fill_##name, m);                  \
+    }
