@@ -5,6 +5,8 @@
  * much only the machine knows. So passes are timed: one that only generates says what the gap is
  * undisturbed, and the rows beside it grow or shrink until the whole takes BUDGET_STRETCH of it,
  * or BUDGET_SMOOTH_US where that is longer: nobody reads faster, and prompts wait for nothing then.
+ * Rows come in pages; fewer than one only where that makes a pass shorter, which it does where
+ * each row costs by itself, and not where unpacking weights for the first one does.
  * Where nothing generates, or nothing was timed, nothing is held back but the first guess.
  *
  * What a row computes never depends on it: the same request has the same answer.
@@ -19,8 +21,8 @@
 #include <stdint.h>
 
 enum {
-    BUDGET_MIN_ROWS = 8,                /* a prompt goes on at least so fast */
     BUDGET_FIRST_ROWS = 32,
+    BUDGET_SMALL = 4,                   /* 2^this rows are a page */
     BUDGET_SMOOTH_US = 10000,           /* between two tokens */
     BUDGET_REFRESH = 64,                /* passes with prompts, then one without */
     BUDGET_BANDS = 10,                  /* 1, 2-3, 4-7, … rows that generate: a pass of each is timed apart */
@@ -30,6 +32,7 @@ enum {
 struct budget {
     double alone_us[BUDGET_BANDS];      /* 0: not timed yet */
     double rows;
+    double small_us[BUDGET_SMALL + 1];  /* what 2^i rows have cost of late; 0: not timed since the last refresh */
     uint32_t max_rows, n_mixed;
     bool asked;                         /* for a pass without prompts */
 };

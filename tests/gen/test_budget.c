@@ -31,7 +31,7 @@ Test(budget, a_pass_takes_no_longer_than_it_may_and_not_much_less)
         double gap = (double)pass_us(8, 0, 0), us = (double)pass_us(8, settle(&b, 8, row_us), row_us);
 
         cr_expect(le(dbl, us, BUDGET_STRETCH * gap + row_us));
-        cr_expect(ge(dbl, us, BUDGET_STRETCH * gap * 0.85));
+        cr_expect(ge(dbl, us, BUDGET_STRETCH * gap * (row_us < 300 ? 0.8 : 0.6)));   /* rows come in pages */
     }
 }
 
@@ -55,7 +55,8 @@ Test(budget, dear_rows_are_few_but_never_none_twice)
     uint32_t last = 1;
 
     budget_init(&b, 512);
-    cr_expect(eq(u32, settle(&b, 8, 1e5), BUDGET_MIN_ROWS));
+    cr_expect(eq(u32, settle(&b, 8, 2000), 4));
+    cr_expect(eq(u32, settle(&b, 8, 1e5), 1));
     for (int i = 0; i < 1000; i++) {
         uint32_t n = budget_rows(&b, 8);
 
@@ -63,6 +64,23 @@ Test(budget, dear_rows_are_few_but_never_none_twice)
         last = n;
         budget_took(&b, 8, n, pass_us(8, n, 1e5));
     }
+    cr_expect(ge(u32, settle(&b, 8, 10), 256));
+}
+
+Test(budget, a_page_is_not_divided_where_the_first_row_is_what_costs)
+{
+    struct budget b;
+    int n_small = 0, n = 0;
+
+    budget_init(&b, 512);
+    for (int i = 0; i < 1000; i++) {
+        uint32_t rows = budget_rows(&b, 8);
+
+        budget_took(&b, 8, rows, 8000 + (rows ? 20000 + 50 * rows : 0));
+        n += rows > 0;
+        n_small += rows > 0 && rows < 16;
+    }
+    cr_expect(le(int, n_small, n / 10));
 }
 
 Test(budget, where_nobody_generates_everything_is_allowed)
@@ -100,6 +118,6 @@ Test(budget, one_slow_pass_changes_little)
     budget_took(&b, 8, before, 10000000);
     after = budget_rows(&b, 8);
     after = after ? after : budget_rows(&b, 8);
-    cr_expect(ge(u32, after, before / 2));
+    cr_expect(ge(u32, after, before / 2 - 16));
     cr_expect(ge(u32, settle(&b, 8, 10), before - 16));
 }
