@@ -324,33 +324,65 @@ static const struct sight *sight_of(const struct model *m, uint32_t layer)
     return &m->sights[m->layers[layer].sight];
 }
 
+/* Positions of number `span` of those that row r sees: whole pages from `from` on, of which the first `skip` are not seen. */
+struct reach { uint32_t from, end, skip; };
+
+static struct reach reach_of(const struct part *p, const struct sight *sight, uint32_t r, uint32_t span)
+{
+    const uint32_t pos = p->step->rows[r].pos, begin = (sight->first[r] + span) * KERNEL_SPAN, left = pos + 1 - begin;
+    const uint32_t seen = pos + 1 > sight->window ? pos + 1 - sight->window : 0;
+    const uint32_t hidden = seen > begin ? seen - begin : 0;    /* positions of the span before the window */
+
+    return (struct reach){ begin + hidden / KV_PAGE * KV_PAGE, begin + (left < KERNEL_SPAN ? left : KERNEL_SPAN), hidden % KV_PAGE };
+}
+
+static size_t spans_of(const struct sight *s, uint32_t r) { return s->at[r + 1] - s->at[r]; }
+
+/* The first pages of what is attended to behind a span, in the order of spans, heads and rows. */
+static void fetch_ahead(const struct part *p, uint32_t layer, uint32_t r, uint32_t head, uint32_t span, const uint8_t *ret[2])
+{
+    const struct sight *sight = sight_of(p->m, layer);
+    struct reach next;
+
+    ret[0] = ret[1] = NULL;
+    if (++span == spans_of(sight, r)) {
+        span = 0;
+        if (++head == p->m->shape.n_kv_heads) {
+            head = 0;
+            r++;
+        }
+    }
+    if (r == p->step->n)
+        return;
+    next = reach_of(p, sight, r, span);
+    for (uint32_t i = 0; i < 2 && next.from < next.end; i++, next.from += KV_PAGE)
+        ret[i] = kv_page(p->step->kv, layer, p->step->rows[r].pages[next.from / KV_PAGE], head);
+}
+
 /* Number `span` of those that row r sees. */
 static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32_t head, uint32_t span,
                         struct slot out)
 {
     const struct model *m = p->m;
     const struct model_row *row = &p->step->rows[r];
-    const struct sight *sight = sight_of(m, layer);
-    const uint32_t begin = (sight->first[r] + span) * KERNEL_SPAN, left = row->pos + 1 - begin;
-    const uint32_t end = begin + (left < KERNEL_SPAN ? left : KERNEL_SPAN);
-    const uint32_t seen = row->pos + 1 > sight->window ? row->pos + 1 - sight->window : 0;
-    const uint32_t hidden = seen > begin ? seen - begin : 0;    /* positions of the span before the window */
-    const uint32_t from = begin + hidden / KV_PAGE * KV_PAGE;
-
-    p->k->attend(&(struct attend){
+    const struct reach reach = reach_of(p, sight_of(m, layer), r, span);
+    struct attend a = {
         .q = m->qkv_rows[r] + (size_t)head * m->group * m->shape.head_dim,
         .n_q = m->group,
         .head_dim = m->shape.head_dim,
         .kv = kv_view(p->step->kv, layer, head),
-        .pages = row->pages + from / KV_PAGE,
-        .n = end - from,
-        .skip = hidden % KV_PAGE,
+        .pages = row->pages + reach.from / KV_PAGE,
+        .n = reach.end - reach.from,
+        .skip = reach.skip,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
         .max = out.max,
         .sum = out.sum,
         .o = out.o,
-    });
+    };
+
+    fetch_ahead(p, layer, r, head, span, a.next);
+    p->k->attend(&a);
 }
 
 static void fold(const struct part *p, struct slot into, struct slot from)
@@ -364,8 +396,6 @@ static void divide_by_sum(const struct part *p, struct slot s)
     for (uint32_t h = 0; h < p->m->group; h++)
         p->k->scale(s.o + (size_t)h * p->m->shape.head_dim, 1.0f / s.sum[h], p->m->shape.head_dim);
 }
-
-static size_t spans_of(const struct sight *s, uint32_t r) { return s->at[r + 1] - s->at[r]; }
 
 /* Single spans, each into its slot: [row][head][span]. */
 static void attend_spans(const struct part *p, uint32_t layer)

@@ -97,6 +97,7 @@ struct attend {
     const uint32_t *pages;      /* of the span */
     uint32_t n;                 /* positions, 1 to KERNEL_SPAN */
     uint32_t skip;              /* of these, at the front, that are not seen: below n and KERNEL_PAGE */
+    const uint8_t *next[2];     /* the first pages of what this thread attends to next; hints, may be NULL */
     float scale;
     float softcap;              /* scaled scores s become softcap * tanh(s / softcap); 0: they stay */
     float *max, *sum;           /* [n_q]: of scores, of their exponentials less max */

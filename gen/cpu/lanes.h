@@ -162,17 +162,26 @@ INLINE const uint8_t *page_at(const struct attend *a, uint32_t t)
     return a->kv.page + a->pages[t / PAGE] * a->kv.page_stride;
 }
 
-/* Adds `n` dimensions of 16 positions, from `at` on: dimension i is one load, shared by the heads. V is fetched meanwhile. */
-INLINE void score_dims(const enum kv_type type, const float *q, uint32_t hd, const uint8_t *k, uint32_t at, uint32_t n,
-                       const int heads, v16 *even, v16 *odd)
+INLINE void prefetch_bytes(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        prefetch(p + i);
+}
+
+/* Adds `n` dimensions of 16 positions, from `at` on: dimension i is one load, shared by the heads. V is fetched meanwhile, and
+ * the keys of a page to come. */
+INLINE void score_dims(const enum kv_type type, const float *q, uint32_t hd, const uint8_t *k, const uint8_t *ahead, uint32_t at,
+                       uint32_t n, const int heads, v16 *even, v16 *odd)
 {
     const size_t half = kv_half_bytes(type, hd), dim = kv_elements_bytes(type, 1);
 
     for (uint32_t i = at; i < at + n; i += 2) {
         const v16 k0 = load_kv(type, k, (size_t)i * PAGE), k1 = load_kv(type, k, (size_t)(i + 1) * PAGE);
 
-        if (i * dim % 64 == 0)
+        if (i * dim % 64 == 0) {
             prefetch(k + half + i * dim);
+            prefetch(ahead + i * dim);
+        }
         UNROLL for (int h = 0; h < heads; h++) {
             even[h] = v16_fma(k0, v16_set1(q[(size_t)h * hd + i]), even[h]);
             odd[h] = v16_fma(k1, v16_set1(q[(size_t)h * hd + i + 1]), odd[h]);
@@ -181,8 +190,8 @@ INLINE void score_dims(const enum kv_type type, const float *q, uint32_t hd, con
 }
 
 /* Scores of one page; two sums each hide latency. */
-INLINE void score_page(const struct attend *a, const enum kv_type type, const float *q, const uint8_t *k, const int heads,
-                       float *p)
+INLINE void score_page(const struct attend *a, const enum kv_type type, const float *q, const uint8_t *k, const uint8_t *ahead,
+                       const int heads, float *p)
 {
     const uint32_t hd = a->head_dim;
     v16 even[V16_HEADS], odd[V16_HEADS], score[V16_HEADS];
@@ -191,15 +200,16 @@ INLINE void score_page(const struct attend *a, const enum kv_type type, const fl
         even[h] = odd[h] = score[h] = v16_set1(0);
     if (type == KV_Q8) {
         for (uint32_t at = 0; at < hd; at += L) {
-            score_dims(type, q, hd, k, at, L, heads, even, odd);
+            score_dims(type, q, hd, k, ahead, at, L, heads, even, odd);
             UNROLL for (int h = 0; h < heads; h++) {
                 score[h] = v16_fma(load_scales(k, hd, at), v16_add(even[h], odd[h]), score[h]);
                 even[h] = odd[h] = v16_set1(0);
             }
         }
-        prefetch(k + kv_half_bytes(type, hd) + kv_elements_bytes(type, hd));
+        prefetch_bytes(k + kv_half_bytes(type, hd) + kv_elements_bytes(type, hd), 2 * (size_t)hd);
+        prefetch_bytes(ahead + kv_elements_bytes(type, hd), 2 * (size_t)hd);
     } else {
-        score_dims(type, q, hd, k, 0, hd, heads, even, odd);
+        score_dims(type, q, hd, k, ahead, 0, hd, heads, even, odd);
         UNROLL for (int h = 0; h < heads; h++)
             score[h] = v16_add(even[h], odd[h]);
     }
@@ -248,6 +258,8 @@ INLINE void weigh(const struct attend *a, const enum kv_type type, float *o, uin
         const uint8_t *v = page_at(a, t0) + kv_half_bytes(type, hd);
         const uint32_t n = a->n - t0 < PAGE ? a->n - t0 : PAGE;
 
+        if (at == 0 && t0 < 2 * PAGE && a->next[t0 / PAGE])
+            prefetch_bytes(a->next[t0 / PAGE], kv_half_bytes(type, hd));
         if (type == KV_Q8)
             UNROLL for (int d = 0; d < dims; d++) {
                 const v16 s = load_scales(v, hd, at + d * L);
@@ -275,8 +287,8 @@ INLINE void attend_heads(const struct attend *a, const enum kv_type type, uint32
     float *o = a->o + (size_t)first * hd;
     uint32_t at = 0, t = 0;
 
-    do {
-        score_page(a, type, a->q + (size_t)first * hd, page_at(a, t), heads, p + t);
+    do {                        /* two pages ahead: one is read faster than memory answers */
+        score_page(a, type, a->q + (size_t)first * hd, page_at(a, t), page_at(a, t + 2 * PAGE < a->n ? t + 2 * PAGE : t), heads, p + t);
         t += PAGE;
     } while (t < a->n);
     for (int h = 0; h < heads; h++)

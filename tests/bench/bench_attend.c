@@ -133,6 +133,26 @@ struct generated_run {
     float q[MAX_FLOATS], o[MAX_FLOATS], max[8], sum[8];
 };
 
+/* Page i of what comes behind a span. */
+static const uint8_t *next_page(const struct generated_run *r, uint32_t l, uint32_t s, uint32_t h, uint32_t at, uint32_t i)
+{
+    at += KERNEL_SPAN;
+    if (at >= r->positions) {
+        at = 0;
+        h++;
+    }
+    if (h == HEADS) {
+        h = 0;
+        s++;
+    }
+    if (s == r->streams) {
+        s = 0;
+        l = (l + 1) % LAYERS;
+    }
+    at += i * KV_PAGE;
+    return at < r->positions ? kv_page(r->kv, l, r->pages[s][at / KV_PAGE], h) : NULL;
+}
+
 static void run_generated(void *arg)
 {
     struct generated_run *r = arg;
@@ -143,6 +163,7 @@ static void run_generated(void *arg)
                 for (uint32_t at = 0; at < r->positions; at += KERNEL_SPAN)
                     r->k->attend(&(struct attend){
                         .q = r->q, .n_q = r->group, .head_dim = r->hd, .kv = kv_view(r->kv, l, h), .pages = r->pages[s] + at / KV_PAGE,
+                        .next = { next_page(r, l, s, h, at, 0), next_page(r, l, s, h, at, 1) },
                         .n = r->positions - at < KERNEL_SPAN ? r->positions - at : KERNEL_SPAN, .scale = 0.1f,
                         .max = r->max, .sum = r->sum, .o = r->o });
 }
