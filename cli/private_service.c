@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, STOP_MS = 30000, LOG_BYTES = 1 << 20 };
+enum { LOOK_MS = 100, SOON_MS = 10, HASTE_MS = 1000, STOP_MS = 30000, LOG_BYTES = 1 << 20 };
 /* A socket's path has 107 bytes; our name takes 20, a worker's socket up to 60. */
 enum { LONGEST_PARENT = 27 };
 
@@ -160,12 +160,12 @@ static bool reap(struct private_service *p)
     return p->pid == 0;
 }
 
-/* Until a signal comes, LOOK_MS at most: true when one did. */
-static bool pause_a_little(void)
+/* Until a signal comes, so long at most: true when one did. */
+static bool pause_a_little(int ms)
 {
     struct pollfd fd = { .fd = term_interrupts(), .events = POLLIN };
 
-    return poll(&fd, 1, LOOK_MS) > 0 && term_was_interrupted();
+    return poll(&fd, 1, ms) > 0 && term_was_interrupted();
 }
 
 void private_stop(struct private_service *p)
@@ -177,7 +177,7 @@ void private_stop(struct private_service *p)
         return;
     while (!reap(p)) {
         /* Whoever presses Ctrl-C again has no more patience. */
-        if (!asked || (pause_a_little() && !reap(p)))
+        if (!asked || (pause_a_little(LOOK_MS) && !reap(p)))
             kill(p->pid, SIGTERM);
         asked = true;
         if (p->pid && clock_mono_ms() > until_ms) {
@@ -301,8 +301,8 @@ int private_wait(struct private_service *p, const char *name, struct err *err)
             show_progress(name, ms, kb);
             shown = true;
         }
-        /* The end of the service is a signal too; its reason comes first. */
-        if (pause_a_little() && (r = private_check(p, err)) == 0) {
+        /* A small model is there within a quarter of a second. The end of the service is a signal too; its reason comes first. */
+        if (pause_a_little(ms < HASTE_MS ? SOON_MS : LOOK_MS) && (r = private_check(p, err)) == 0) {
             r = PRIVATE_INTERRUPTED;
             break;
         }
