@@ -50,13 +50,19 @@ static uint64_t fixed_bytes(const struct plan *p, uint32_t parallel)
     return p->size.weight_bytes + p->size.scratch_bytes + logits_bytes(p, parallel) + draft_bytes(p, parallel);
 }
 
+/* All replicas have `own` for themselves and the weights together. False when it can not be counted. */
+static bool of_all(const struct plan *p, uint64_t own, uint64_t *ret)
+{
+    return !__builtin_mul_overflow(own, (uint64_t)p->ask.replicas, ret) && !__builtin_add_overflow(*ret, p->size.weight_bytes, ret);
+}
+
 /* What the last replica has left, where those before it have as many pages as it takes. */
 static uint64_t pages_most(const struct plan *p, uint32_t parallel)
 {
     const uint64_t fixed = fixed_bytes(p, parallel), n = p->ask.replicas;
     uint64_t all, pages, one;
 
-    if (__builtin_mul_overflow(fixed, n, &all) || all > p->ask.room)
+    if (!of_all(p, fixed - p->size.weight_bytes, &all) || all > p->ask.room)
         return 0;
     pages = n == 1 ? plan_pages_within(p->ask.room - all, p->page_bytes) : (p->ask.room - all) / (n + 1) / p->page_bytes;
     if (p->ask.limit == 0)
@@ -87,7 +93,7 @@ static void count_kv_and_total(struct plan *p)
     if (__builtin_mul_overflow(p->pages_wanted, p->page_bytes, &p->kv_bytes))
         p->kv_bytes = UINT64_MAX;
     if (__builtin_add_overflow(p->kv_bytes, p->fixed_bytes, &p->total_bytes) ||
-        __builtin_mul_overflow(p->total_bytes, (uint64_t)p->ask.replicas, &p->total_bytes))
+        !of_all(p, p->total_bytes - p->size.weight_bytes, &p->total_bytes))
         p->total_bytes = UINT64_MAX;
 }
 
@@ -159,8 +165,8 @@ const char *plan_text(const struct plan *p, char ret[PLAN_TEXT])
         break;
     case PLAN_REFUSED:
         snprintf(ret, PLAN_TEXT,
-                 "it does not fit: %u x (%.1f MB of weights and %.1f MB to compute in), and there are %s. A smaller or more quantised file is needed%s",
-                 p->ask.replicas, mb(p->size.weight_bytes), mb(p->fixed_bytes - p->size.weight_bytes), has,
+                 "it does not fit: %.1f MB of weights and %u x %.1f MB to compute in, and there are %s. A smaller or more quantised file is needed%s",
+                 mb(p->size.weight_bytes), p->ask.replicas, mb(p->fixed_bytes - p->size.weight_bytes), has,
                  p->ask.replicas > 1 ? ", or fewer replicas" : "");
         break;
     }

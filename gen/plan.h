@@ -2,7 +2,8 @@
  *
  * An engine takes packed weights, scratch and logits, and pages of KV for `parallel` sequences of `context`
  * tokens, but for these at most half of what is left. So where not everything fits, fewer sequences run at a time,
- * or a sequence may hold less; where not even weights and one page fit, the engine refuses.
+ * or a sequence may hold less; where not even weights and one page fit, the engine refuses. Replicas share their
+ * weights (weights.h); a replica's own limit has to hold them all the same, for one of them is charged.
  *
  * Threads  any
  */
