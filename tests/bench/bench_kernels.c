@@ -86,7 +86,6 @@ static void make_weights(struct bench *b, uint32_t ggml_type, enum mat_type type
     fill(ggml_type, file, &rng);
     if (!mat_init(&m, type, ROWS, COLS))
         abort();
-    m.ggml_type = ggml_type;
     b->n_mats = BYTES / (uint32_t)mat_bytes(&m) + 1;
     b->n_mats = b->n_mats < 64 ? b->n_mats : 64;
     for (uint32_t i = 0; i < b->n_mats; i++) {
@@ -116,13 +115,14 @@ static void make_rows(struct bench *b)
     x->d = need(sizeof(float) * MOST * COLS / KERNEL_BLOCK);
     x->s = need(sizeof(float) * MOST * COLS / KERNEL_BLOCK);
     x->sum = need(sizeof(int32_t) * MOST * COLS / KERNEL_BLOCK);
+    x->half = need(sizeof(int32_t) * MOST * COLS / KERNEL_BLOCK);
     x->f = need(sizeof(float) * MOST * COLS);
     for (size_t i = 0; i < (size_t)MOST * COLS; i++)
         x->f[i] = random_float(&rng);
     for (uint32_t r = 0; r < MOST; r++) {
         const size_t at = (size_t)r * COLS, blk = at / KERNEL_BLOCK;
 
-        b->k->quantise(x->f + at, COLS, x->q + at, x->d + blk, x->s + blk, x->sum + blk);
+        b->k->quantise(x->f + at, COLS, x->q + at, x->d + blk, x->s + blk, x->sum + blk, x->half + blk);
         b->y[r] = need(sizeof(float) * ROWS);
     }
     if (!b->k->prompt)
