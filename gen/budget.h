@@ -23,11 +23,11 @@
 enum {
     BUDGET_FIRST_ROWS = 32,
     BUDGET_SMALL = 4,                   /* 2^this rows are a page */
-    BUDGET_SMOOTH_US = 10000,           /* between two tokens */
+    BUDGET_SMOOTH_US = 15000,           /* between two tokens */
     BUDGET_REFRESH = 64,                /* passes with prompts, then one without */
     BUDGET_BANDS = 10,                  /* 1, 2-3, 4-7, … rows that generate: a pass of each is timed apart */
 };
-#define BUDGET_STRETCH 2.25
+#define BUDGET_STRETCH 2.5
 
 struct budget {
     double alone_us[BUDGET_BANDS];      /* 0: not timed yet */

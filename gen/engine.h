@@ -146,7 +146,8 @@ struct engine_request {
     int32_t priority;               /* -ENGINE_MAX_PRIORITY to ENGINE_MAX_PRIORITY; lower goes first */
     uint64_t tenant;                /* whose it is: tenants of a priority take turns */
     uint64_t salt[2];               /* nothing is shared with requests of another salt */
-    uint64_t deadline_us;           /* monotonic; 0: none. Not done by then: FAILED, -ETIMEDOUT */
+    uint64_t deadline_us;           /* monotonic; 0: none. Not done by then: FAILED, -ETIMEDOUT; the
+                                     * scripted engine knows no deadlines, priorities and tenants */
     void *user;
 };
 

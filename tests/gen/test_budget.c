@@ -45,8 +45,8 @@ Test(budget, a_gap_that_nobody_sees_is_not_kept_shorter)
 
         budget_took(&b, 1, n, 1000 + n * 100);
     }
-    cr_expect(ge(dbl, b.rows, 80));
-    cr_expect(le(dbl, b.rows, 91));
+    cr_expect(ge(dbl, b.rows, 128));
+    cr_expect(le(dbl, b.rows, 141));
 }
 
 Test(budget, dear_rows_are_few_but_never_none_twice)
