@@ -12,6 +12,8 @@
 #   ./check --fuzz SECONDS [NAME…]
 #                      every fuzzer of tests/fuzz, or those named, for SECONDS each, with clang, ASan and UBSan. What one finds is
 #                      kept in build-fuzz/findings/NAME and counts as a failure; what it has learnt stays in build-fuzz/corpus/NAME
+#   ./check --soak     the whole service under random load for half an hour ($FASTCHAT_SOAK_MINUTES says otherwise): nothing leaks,
+#                      nothing stalls, everything is given back (tests/system/soak.py)
 #   ./check --score [FOLDER [DOMAIN…]]
 #                      how many records of golden data come out the same, a line a domain, with the names of those that do not.
 #                      FOLDER: $FASTCHAT_GOLDEN, else ../shared/golden, else tests/golden; another one may have the same files
@@ -25,6 +27,7 @@ case "${1-}" in
 "") ;;
 --quick) mode=quick ;;
 --all) mode=all ;;
+--soak) mode=soak ;;
 --fuzz)
     mode=fuzz
     fuzz_seconds=${2-}
@@ -171,6 +174,13 @@ if FASTCHAT_SMOLLM2=$(./tools/fetch-model.sh); then
 else
     echo "check: tests that need the model can not run" >&2
     unset FASTCHAT_SMOLLM2
+fi
+
+if [ "$mode" = soak ]; then
+    step "build" build build
+    step "soak" env FASTCHAT_SOURCE="$PWD" FASTCHAT_BUILD="$PWD/build" python3 tests/system/soak.py
+    finish
+    exit
 fi
 
 step "layers: includes point down" python3 tools/layers.py .
