@@ -302,20 +302,33 @@ INLINE const float *sums_of(const float *c, uint32_t r)
     return c + (size_t)(r / PROMPT_ROWS) * PROMPT_SUMS + r % PROMPT_ROWS / 16 * 512 + r % 16 * 16;
 }
 
-static void prompt_out(const struct prompt_out *o)
+/* Rows are far apart, so both groups of one go out together. */
+INLINE void out_rows(const struct prompt_out *o, const int n_groups)
 {
-    for (uint32_t g = 0; g < o->n_groups; g++) {
-        const v16 bias = o->bias ? v16_load(o->bias + g * L) : v16_set1(0);
+    v16 bias[2];
 
-        for (uint32_t r = 0; r < o->n_rows; r++) {
-            float *y = o->y + r * o->y_stride + g * L;
-            v16 v = v16_load(sums_of(o->c, r) + g * 256);
+    UNROLL for (int g = 0; g < n_groups; g++)
+        bias[g] = o->bias ? v16_load(o->bias + g * L) : v16_set1(0);
+    for (uint32_t r = 0; r < o->n_rows; r++) {
+        float *y = o->y + r * o->y_stride;
+        const float *c = sums_of(o->c, r);
+
+        UNROLL for (int g = 0; g < n_groups; g++) {
+            v16 v = v16_load(c + g * 256);
 
             if (o->bias)
-                v = v16_add(v, bias);
-            v16_store(y, o->add ? v16_add(v16_load(y), v) : v);
+                v = v16_add(v, bias[g]);
+            v16_store(y + g * L, o->add ? v16_add(v16_load(y + g * L), v) : v);
         }
     }
+}
+
+static void prompt_out(const struct prompt_out *o)
+{
+    if (o->n_groups == 2)
+        out_rows(o, 2);
+    else
+        out_rows(o, 1);
 }
 
 INLINE v16 exp2_rough(v16 x) { return exp2_cubic(v16_max(v16_min(x, v16_set1(126)), v16_set1(-125))); }
