@@ -142,3 +142,89 @@ Test(engine_real, with_kv_for_three_others_wait_or_give_way_and_all_get_their_te
     play_fini(many, N);
     play_fini(alone, N);
 }
+
+/* ---- speculation ---- */
+
+/* Texts that repeat, and ones that do not: as they are, without a template. */
+static const char *const texts[] = {
+    "static int point_add(struct point *a, struct point *b)\n{\n    a->x += b->x;\n    a->y += b->y;\n    return 0;\n}\n\n"
+    "static int point_sub(struct point *a, struct point *b)\n{\n    a->x -= b->x;\n    a->y -= b->y;\n    return 0;\n}\n\nstatic int point_mul(",
+    "one apple, two pears, three plums\none apple, two pears, three plums\none apple, two pears, three plums\none apple,",
+    "The history of the town begins with",
+    "The history of the town begins with",
+};
+enum { N_TEXTS = sizeof texts / sizeof texts[0] };
+
+static void go_on(struct play_box *box, struct arena *a, struct play *p, int i)
+{
+    const struct text_span span = { .text = texts[i], .len = strlen(texts[i]) };
+    struct err err = { 0 };
+    int32_t *ids;
+    size_t n;
+
+    cr_assert(zero(int, engine_tokenize(box->e, &span, 1, true, a, &ids, &n, &err)));
+    *p = (struct play){ .req = {
+        .tokens = ids, .n_tokens = n, .max_tokens = 64, .sample = sample_defaults, .n_logprobs = i % 2 ? 2 : -1,
+    } };
+    p->req.sample.temperature = i % 3 ? 0.7f : 0;
+    p->req.sample.repetition_penalty = i == 3 ? 1.1f : 1;
+    p->req.sample.has_seed = true;
+    p->req.sample.seed = (uint64_t)i;
+    cr_assert(zero(int, play_submit(box, p, &err)), "%s", err_text(&err));
+}
+
+/* One after the other, then all at once. */
+static void go_on_with(const char *speculative, struct play *one, struct play *all, struct engine_stats *stats)
+{
+    CLEANUP(arena_free) struct arena *a = arena_new(0);
+    struct err err = { 0 };
+    PLAY_BOX box;
+
+    cr_assert(zero(int, play_open(&box, (struct engine_config){
+        .path = model(), .parallel = N_TEXTS, .context = 512, .chat_template = "auto", .speculative = speculative, .draft_model = model(),
+    }, &err)), "%s", err_text(&err));
+    for (int i = 0; i < N_TEXTS; i++) {
+        go_on(&box, a, &one[i], i);
+        play_wait(&box, &one[i], 1);
+    }
+    for (int i = 0; i < N_TEXTS; i++)
+        go_on(&box, a, &all[i], i);
+    play_wait(&box, all, N_TEXTS);
+    engine_stats(box.e, stats);
+    cr_expect(eq(u64, stats->allocations, 0));
+    cr_expect(eq(u32, stats->kv_pages, stats->kv_pages_free));
+}
+
+static void expect_same_text(const struct play *want, const struct play *got)
+{
+    cr_expect(eq(str, (char *)buf_str(&want->text), (char *)buf_str(&got->text)));
+    cr_expect(eq(str, (char *)want->finish, (char *)got->finish));
+    cr_assert(eq(sz, want->n_tokens, got->n_tokens));
+    for (size_t k = 0; k < want->n_tokens; k++) {
+        cr_assert(eq(i32, want->tokens[k].id, got->tokens[k].id));
+        cr_assert(zero(int, memcmp(&want->tokens[k].logprob, &got->tokens[k].logprob, sizeof(float))));
+    }
+}
+
+Test(engine_real, with_speculation_every_text_is_the_one_without, .timeout = 1200)
+{
+    static const char *const ways[] = { "ngram", "draft" };
+    static struct play off[N_TEXTS], off_all[N_TEXTS], on[N_TEXTS], on_all[N_TEXTS];
+    struct engine_stats stats;
+
+    go_on_with("off", off, off_all, &stats);
+    for (int way = 0; way < 2; way++) {
+        go_on_with(ways[way], on, on_all, &stats);
+        for (int i = 0; i < N_TEXTS; i++) {
+            expect_same_text(&off[i], &on[i]);
+            expect_same_text(&off[i], &on_all[i]);
+        }
+        cr_expect(gt(u64, stats.accepted_tokens, stats.generated_tokens / 10), "%s", ways[way]);
+        play_fini(on, N_TEXTS);
+        play_fini(on_all, N_TEXTS);
+    }
+    for (int i = 0; i < N_TEXTS; i++)
+        expect_same_text(&off[i], &off_all[i]);
+    play_fini(off, N_TEXTS);
+    play_fini(off_all, N_TEXTS);
+}
