@@ -71,6 +71,19 @@ def test_with_pages_for_three_eight_requests_wait_and_all_finish_with_the_same_t
         assert s.stats()["kv_pages"] == 24
 
 
+def test_with_speculation_answers_are_the_same_and_timings_say_how_it_went():
+    kw = {"temperature": 0.7, "seed": 3, "max_tokens": 16 if SANITIZED else 48}
+    prompts = ["Repeat this ten times: one apple, two pears, three plums.", PROMPTS[0]]
+    with Service(models=model()) as s:
+        plain = [s.answer(p, **kw) for p in prompts]
+    for extra in ('speculative = "ngram";', f'speculative = "draft"; draft_model = "{real_model()}"; draft_tokens = 4;'):
+        with Service(models=model(extra)) as s:
+            assert [s.answer(p, **kw) for p in prompts] == plain
+            timings = s.chat(prompts[0], **kw)[2]["timings"]
+            assert timings["draft_n"] >= timings["draft_n_accepted"] > 0, timings
+            until("the statistics count them", lambda: s.stats().get("drafted_tokens", 0) >= s.stats().get("accepted_tokens", 0) > 0)
+
+
 def test_text_from_a_user_never_becomes_a_control_token():
     with Service(models=model()) as s:
         plain = s.chat("a b", max_tokens=1)[2]["usage"]["prompt_tokens"]
