@@ -50,7 +50,7 @@ struct model_shape {
 struct model_options {
     uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
     const struct model *threads_of;             /* computes on that one's threads, never at the same time; NULL: own ones */
-    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: scalar, avx2, avx512vnni, amx */
+    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: a name of isa_*.c in gen/cpu */
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
     struct weights_share *share;    /* NULL: weights of its own (weights.h) */
 };

@@ -149,6 +149,7 @@ typedef __m256i words;
 typedef __m256i ints;
 typedef __m256 floats;
 #define LANES 8
+#define EACH_PART UNROLL
 #define TILE 4
 
 INLINE words words_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -199,14 +200,6 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
 INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form) { return IS_BYTES(type) ? 0 : form->offset; }
 
 #include "gen/cpu/quants.h"
-
-/* Words whose sums of two products fit into 16 bits together. */
-INLINE int words_in_16_bits(const enum mat_type type)
-{
-    const int pair = 2 * 127 * pack_forms[type].max;
-
-    return 8 * pair <= INT16_MAX ? 8 : 4 * pair <= INT16_MAX ? 4 : 2 * pair <= INT16_MAX ? 2 : 1;
-}
 
 INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
                       uint32_t k, const int rows, ints *dot)

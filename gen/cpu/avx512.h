@@ -78,6 +78,7 @@ typedef __m512i words;
 typedef __m512i ints;
 typedef __m512 floats;
 #define LANES 16
+#define EACH_PART UNROLL
 #define TILE 8
 
 INLINE words words_load(const uint8_t *p) { return _mm512_loadu_si512(p); }

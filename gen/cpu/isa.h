@@ -1,5 +1,5 @@
-/* isa.h - which tables were built for this processor family: isa_x86.c, or
- * isa_none.c where only plain C is known. */
+/* isa.h - which tables were built for this processor family: isa_x86.c,
+ * isa_arm.c, or isa_none.c where only plain C is known. */
 #ifndef GEN_CPU_ISA_H
 #define GEN_CPU_ISA_H
 

@@ -1,7 +1,7 @@
 /* kernels.h - the inner loops, one table of them for each instruction set.
  *
  * A table is a translation unit with compiler flags of its own (scalar.c,
- * avx2.c, vnni.c, amx.c); which one runs is chosen once. scalar.c is plain C and
+ * avx2.c, neon.c …); which one runs is chosen once. scalar.c is plain C and
  * the twin that the others are tested against.
  *
  * Weights are packed 16 rows at a time (pack.h), one row a lane, so that no

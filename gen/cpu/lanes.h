@@ -471,10 +471,11 @@ static void put_k_q8(uint8_t *page, uint32_t head_dim, uint32_t pos, uint32_t at
 
 #define MUL_ROW(name) [MAT_##name] = mul_##name,
 /* QUANT_ROW: as MUL_ROW, for the products with quantised weights. */
-#define KERNELS_TABLE(isa, QUANT_ROW, prompt_kernels)                                              \
+#define KERNELS_TABLE(isa, QUANT_ROW, prompt_kernels) KERNELS_TABLE_AS(isa, #isa, QUANT_ROW, prompt_kernels)
+#define KERNELS_TABLE_AS(isa, title, QUANT_ROW, prompt_kernels)                                    \
     extern const struct kernels kernels_##isa;                                                     \
     const struct kernels kernels_##isa = {                                                         \
-        .name = #isa,                                                                              \
+        .name = title,                                                                             \
         .mul = {                                                                                   \
             MUL_ROW(F32) MUL_ROW(F16) MUL_ROW(BF16) MAT_QUANTISED(QUANT_ROW)                       \
         },                                                                                         \

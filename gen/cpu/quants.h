@@ -4,16 +4,18 @@
  *
  * A word of codes is four columns of the lanes, a byte each, above zero: what vpdpbusd and vpmaddubsw take on one side. An offset
  * goes into the start value of the sum, from the activations' own sums. An instruction set includes this after it has defined, for
- * LANES weight rows at once (16, or 8 where a group is two parts),
+ * LANES weight rows at once (16, or less where a group is several parts),
  *
  *     words            LANES words of four bytes
  *     words_load, words_store
- *     words_shift      16-bit elements to the right by n, to the left where it is negative
+ *     words_shift      bits to the right by n, to the left where it is negative, in elements of 8 bits or more: what
+ *                      crosses the borders of bytes is masked out
  *     words_and        with one byte everywhere
  *     words_or_and     a | b with one byte everywhere
  *     words_look_up    each byte's low four bits in a codebook, + offset
  *     ints, floats     LANES numbers, and what ints_*, floats_* below do with them
  *     start_offset     of a type whose codes are added up like `type`
+ *     EACH_PART        UNROLL, or nothing where vectors are so short that the code would be long
  *     TILE             activation rows at once
  *
  * and defines behind it dot_words(), the products of a block or of a half of it.
@@ -70,6 +72,14 @@ INLINE int word_at(const enum mat_type type, const int half, const int n)
     return pack_forms[type].halves ? half * 4 + n : pack_forms[type].bits == 4 ? n % 2 * 4 + n / 2 : n;
 }
 
+/* Words whose sums of two products fit into 16 bits together. */
+INLINE int words_in_16_bits(const enum mat_type type)
+{
+    const int pair = 2 * 127 * pack_forms[type].max;
+
+    return 8 * pair <= INT16_MAX ? 8 : 4 * pair <= INT16_MAX ? 4 : 2 * pair <= INT16_MAX ? 2 : 1;
+}
+
 /* Four columns of an activation row in every lane. */
 INLINE ints columns(const int8_t *x, int word)
 {
@@ -99,7 +109,7 @@ INLINE void fill_panel(const enum mat_type type, const uint8_t *group, const uin
     for (uint32_t i = 0; i < n; i++, b++) {
         for (uint32_t line = 0; next && line < block_bytes; line += 64)
             prefetch(next + (size_t)b * block_bytes + line);
-        UNROLL for (int lane = 0; lane < L; lane += LANES) {
+        EACH_PART for (int lane = 0; lane < L; lane += LANES) {
             UNROLL for (int j = 0; j < B / 4; j++)
                 words_store(p->codes[i] + j * 64 + lane * 4, word(type, group, b, lane, j));
             UNROLL for (int half = 0; half < 1 + pack_forms[type].halves; half++) {
@@ -155,7 +165,7 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const struct til
     const size_t first = (size_t)row * n_blocks;
     floats f[L / LANES][TILE];
 
-    UNROLL for (int part = 0; part < L / LANES; part++)
+    EACH_PART for (int part = 0; part < L / LANES; part++)
         UNROLL for (int t = 0; t < rows; t++)
             f[part][t] = w->from ? floats_load(m->y[row + t] + at + part * LANES) : floats_set1(0);
     for (uint32_t b = w->from; b < w->to; b++) {
@@ -164,7 +174,7 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const struct til
         if (w->next)
             UNROLL for (uint32_t line = 0; line < block_bytes; line += 64)
                 prefetch(w->next + (size_t)b * block_bytes + line);
-        UNROLL for (int part = 0; part < L / LANES; part++)
+        EACH_PART for (int part = 0; part < L / LANES; part++)
             UNROLL for (int half = 0; half < 1 + halves; half++) {
                 ints dot[TILE];
                 floats d, min;
@@ -190,7 +200,7 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const struct til
                     }
             }
     }
-    UNROLL for (int part = 0; part < L / LANES; part++)
+    EACH_PART for (int part = 0; part < L / LANES; part++)
         UNROLL for (int t = 0; t < rows; t++)
             floats_store(m->y[row + t] + at + part * LANES, f[part][t]);
 }

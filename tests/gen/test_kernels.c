@@ -255,6 +255,31 @@ static void fill_codes(const struct product *p, uint8_t byte)
 }
 
 /* The lowest and the highest weight: bytes of 0x00 and 0xff, in MXFP4 of 0xff and 0x77. */
+/* Their integers are exact and their float steps the same. */
+Test(kernels, tables_of_arm_compute_the_same_bits)
+{
+    static float want[MAX_ROWS * OUT];
+
+    for (int type = 0; type < MAT_TYPES; type++) {
+        const struct kernels *first = NULL;
+        struct product p;
+
+        product_init(&p, (enum mat_type)type, some_cols((enum mat_type)type, 3), false);
+        for (size_t i = 0; kernels_at(i); i++) {
+            if (strncmp(kernels_at(i)->name, "neon", 4) != 0)
+                continue;
+            multiply(&p, kernels_at(i), MAX_ROWS);
+            if (!first)
+                keep(&p, want);
+            first = first ? first : kernels_at(i);
+            for (uint32_t r = 0; r < MAX_ROWS; r++)
+                cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))), "%s type %d row %u",
+                          kernels_at(i)->name, type, r);
+        }
+        product_fini(&p);
+    }
+}
+
 Test(kernels, extreme_weights_and_activations_do_not_saturate)
 {
     static const uint8_t bytes[] = { 0, 0x77, 0xff };
@@ -417,6 +442,24 @@ Test(kernels, spans_that_are_joined_give_what_one_would)
 }
 
 /* ---- choice ---------------------------------------------------------- */
+
+Test(kernels, every_table_multiplies_every_type)
+{
+    for (size_t i = 0; kernels_at(i); i++)
+        for (int type = 0; type < MAT_TYPES; type++)
+            cr_expect(kernels_at(i)->mul[type] != NULL, "%s type %d", kernels_at(i)->name, type);
+}
+
+/* tools/cross-arm64.sh knows what the processor is that it emulates. */
+Test(kernels, the_best_table_is_the_one_that_whoever_knows_the_processor_expects)
+{
+    const char *want = getenv("FASTCHAT_BEST_ISA");
+    const struct kernels *k;
+
+    unsetenv("FASTCHAT_ISA");
+    cr_assert(zero(int, kernels_choose(NULL, &k, NULL)));
+    cr_expect(eq(str, (char *)k->name, (char *)(want ? want : k->name)));
+}
 
 Test(kernels, tables_are_chosen_by_name_by_environment_or_by_what_runs_best)
 {
