@@ -197,6 +197,9 @@ static void settle(struct draft_reader *r, const struct draft_ask *a)
     for (uint32_t i = 0; i < r->n_fed && r->n_read < a->n - 1 && a->text[r->n_read] == r->fed[i]; i++)
         r->n_read++;
     r->n_fed = 0;
+    /* The last token's logits are wanted, also of a text that has not grown since. */
+    if (r->n_read >= a->n)
+        r->n_read = a->n - 1;
 }
 
 /* Rows of the next k tokens of the text. */
