@@ -1,25 +1,32 @@
 #!/bin/sh
 # cross-arm64.sh [--keep DIR] [COMMAND…] - makes a Debian 12 root that cross-compiles for arm64, builds this tree in it, runs the
-# unit tests under qemu-user, and builds the Debian package, whose programs must start; with COMMAND, runs that there instead
-# (needs root, the package mmdebstrap and Linux 6.7).
+# unit tests under qemu-user, those of the kernels on a processor for each table, three records of a real model where its file is
+# here, and builds the Debian package, whose programs must start; with COMMAND, runs that there instead (needs root, the package
+# mmdebstrap and Linux 6.7).
 #
 #     tools/cross-arm64.sh
 #     tools/cross-arm64.sh --keep DIR             the root stays in DIR and is used again the next time
 #     tools/cross-arm64.sh --keep DIR meson test -C /srv/build --no-rebuild -v gen-model
+#     tools/cross-arm64.sh --keep DIR env QEMU_CPU=cortex-a53 /srv/build/tests/gen/test-gen-kernels
 #
 # Nothing of it touches the machine: foreign packages are in the root only, and that arm64 programs start each other (Criterion's
 # do) is told to a binfmt_misc of a user namespace of its own, which ends with the command. Inside, the tree is /srv/fastchat,
-# read-only, the build /srv/build, and golden data of $FASTCHAT_GOLDEN or beside the tree is in the same place relative to it.
+# read-only, the build /srv/build, golden data of $FASTCHAT_GOLDEN or beside the tree is in the same place relative to it, and
+# SmolLM2 (tools/fetch-model.sh), where $FASTCHAT_SMOLLM2 or the cache has it, is /srv/smollm2.gguf.
 # FASTCHAT_EMULATED=1 tells tests what runs them; those that need a system call that qemu-user lacks skip.
 set -eu
 
-# ---- inside the namespaces, as their root: cross-arm64.sh --inside ROOT SOURCE GOLDEN COMMAND… ----
+# ---- inside the namespaces, as their root: cross-arm64.sh --inside ROOT SOURCE GOLDEN MODEL COMMAND… ----
 if [ "${1-}" = --inside ]; then
     root=$2
     until [ "$(id -u)" = 0 ]; do sleep 0.1; done        # until the one outside has written the maps
     mount --bind -o ro "$3" "$root/srv/fastchat"
     [ ! -d "$4" ] || mount --bind -o ro "$4" "$root/srv/shared/golden"
-    shift 4
+    if [ -f "$5" ]; then
+        : >"$root/srv/smollm2.gguf"
+        mount --bind -o ro "$5" "$root/srv/smollm2.gguf"
+    fi
+    shift 5
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
@@ -62,6 +69,7 @@ else
     folder=$work
 fi
 root=$folder/root
+smollm2=${FASTCHAT_SMOLLM2:-${FASTCHAT_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/fastchat}/models/SmolLM2-135M-Instruct.Q4_1.gguf}
 
 # The build's libraries are arm64's, all else is this machine's.
 include=build-essential,crossbuild-essential-arm64,debhelper,qemu-user,libcriterion-dev:arm64,dbus-daemon,openssl,procps,python3
@@ -84,7 +92,7 @@ fi
 # In a user namespace with all users of this one, for tests change theirs.
 inside() {      # inside COMMAND…
     unshare --user --mount --propagation private --pid --fork --kill-child \
-        sh "$src/tools/cross-arm64.sh" --inside "$root" "$src" "${FASTCHAT_GOLDEN:-$src/../shared/golden}" "$@" &
+        sh "$src/tools/cross-arm64.sh" --inside "$root" "$src" "${FASTCHAT_GOLDEN:-$src/../shared/golden}" "$smollm2" "$@" &
     running=$!
     while [ "$(readlink /proc/$running/ns/user)" = "$(readlink /proc/self/ns/user)" ]; do sleep 0.1; done
     for map in uid_map gid_map; do
@@ -105,8 +113,21 @@ fi
     exit 1
 }
 inside ninja -C /srv/build --quiet
-# What needs neither the whole service nor a real model.
-inside meson test -C /srv/build --no-rebuild --print-errorlogs --no-suite system --no-suite tools --timeout-multiplier 10
+# What needs neither the whole service nor a real model; qemu-user's own processor has everything.
+inside env FASTCHAT_BEST_ISA=neon-i8mm meson test -C /srv/build --no-rebuild --print-errorlogs --no-suite system --no-suite tools --no-suite score --timeout-multiplier 10
+
+# Those of others must not meet an instruction that they lack.
+for best in cortex-a53:neon neoverse-n1:neon-dotprod; do
+    echo "cross-arm64: kernels on ${best%:*}"
+    inside env QEMU_CPU="${best%:*}" FASTCHAT_BEST_ISA="${best#*:}" \
+        meson test -C /srv/build --no-rebuild --print-errorlogs --timeout-multiplier 10 gen-kernels gen-model
+done
+if [ -f "$smollm2" ] && [ -d "${FASTCHAT_GOLDEN:-../shared/golden}" ]; then
+    echo "cross-arm64: three records of SmolLM2"
+    inside env FASTCHAT_SMOLLM2=/srv/smollm2.gguf sh tests/tools/score_real.sh /srv/build/tests/tools/score-engine smollm2 --shortest 3
+else
+    echo "cross-arm64: SmolLM2 or its golden data is not here: nothing real was computed"
+fi
 
 echo "cross-arm64: the package"
 rm -rf "$root/srv/package"
