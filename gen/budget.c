@@ -2,10 +2,6 @@
 
 #include "gen/kv.h"
 
-#include <string.h>
-
-_Static_assert(1 << BUDGET_SMALL == KV_PAGE, "small: less than a page");
-
 static double *alone_of(struct budget *b, uint32_t n_generated)
 {
     int band = 31 - __builtin_clz(n_generated);
@@ -45,7 +41,7 @@ static void learn(double *alone, double us)
         *alone += ((us < 2 * *alone ? us : 2 * *alone) - *alone) / 8;
 }
 
-/* Too long with n rows, a page or a part of one: how many then? Half, unless that was tried and
+/* Too long with n rows, which are few: how many then? Half, unless that was tried and
  * made little difference. */
 static double fewer(struct budget *b, uint32_t n, double us)
 {
@@ -67,8 +63,9 @@ void budget_took(struct budget *b, uint32_t n_generated, uint32_t n_prompt, uint
     alone = alone_of(b, n_generated);
     if (n_prompt == 0) {
         learn(alone, (double)us);
+        if (b->n_mixed >= BUDGET_REFRESH && b->rows < 1 << BUDGET_SMALL)
+            b->rows = 2 * whole((uint32_t)b->rows);     /* more may have become worth it */
         b->n_mixed = 0;
-        memset(b->small_us, 0, sizeof b->small_us);
         return;
     }
     b->n_mixed++;
@@ -78,7 +75,7 @@ void budget_took(struct budget *b, uint32_t n_generated, uint32_t n_prompt, uint
     part = (double)us - *alone > *alone / 16 ? (double)us - *alone : *alone / 16;
     ratio = (target - *alone) / part;
     /* Halved at most, for one slow pass says little; grown only by a pass that used what it had. */
-    if (ratio < 1 && n_prompt <= KV_PAGE)
+    if (ratio < 1 && n_prompt <= 1u << BUDGET_SMALL)
         b->rows = fewer(b, n_prompt, part);
     else if (ratio < 1)
         b->rows = n_prompt * (ratio > 0.5 ? ratio : 0.5);

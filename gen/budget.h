@@ -5,8 +5,9 @@
  * much only the machine knows. So passes are timed: one that only generates says what the gap is
  * undisturbed, and the rows beside it grow or shrink until the whole takes BUDGET_STRETCH of it,
  * or BUDGET_SMOOTH_US where that is longer: nobody reads faster, and prompts wait for nothing then.
- * Rows come in pages; fewer than one only where that makes a pass shorter, which it does where
- * each row costs by itself, and not where unpacking weights for the first one does.
+ * Rows come in pages, or parts of one. Few of them only where that makes a pass shorter, which it does where
+ * each row costs by itself, and not where unpacking weights, keys and values for the first one does:
+ * then a pass takes as long as it does, and the prompt is not read a row at a time.
  * Where nothing generates, or nothing was timed, nothing is held back but the first guess.
  *
  * What a row computes never depends on it: the same request has the same answer.
@@ -22,7 +23,7 @@
 
 enum {
     BUDGET_FIRST_ROWS = 32,
-    BUDGET_SMALL = 4,                   /* 2^this rows are a page */
+    BUDGET_SMALL = 6,                   /* up to 2^this rows, fewer are taken only where that makes a pass shorter */
     BUDGET_SMOOTH_US = 15000,           /* between two tokens */
     BUDGET_REFRESH = 64,                /* passes with prompts, then one without */
     BUDGET_BANDS = 10,                  /* 1, 2-3, 4-7, … rows that generate: a pass of each is timed apart */
@@ -32,7 +33,7 @@ enum {
 struct budget {
     double alone_us[BUDGET_BANDS];      /* 0: not timed yet */
     double rows;
-    double small_us[BUDGET_SMALL + 1];  /* what 2^i rows have cost of late; 0: not timed since the last refresh */
+    double small_us[BUDGET_SMALL + 1];  /* what 2^i rows have cost of late; 0: not timed yet */
     uint32_t max_rows, n_mixed;
     bool asked;                         /* for a pass without prompts */
 };
