@@ -151,6 +151,8 @@ typedef __m256 floats;
 #define LANES 8
 #define EACH_PART UNROLL
 #define TILE 4
+#define FEW_TILE_ROWS 2
+#define PANEL_ROWS 3
 
 INLINE words words_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE void words_store(uint8_t *p, words w) { _mm256_storeu_si256((__m256i *)p, w); }

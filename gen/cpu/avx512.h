@@ -80,6 +80,8 @@ typedef __m512 floats;
 #define LANES 16
 #define EACH_PART UNROLL
 #define TILE 8
+#define FEW_TILE_ROWS 8
+#define PANEL_ROWS 33
 
 INLINE words words_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 INLINE void words_store(uint8_t *p, words w) { _mm512_storeu_si512(p, w); }

@@ -117,6 +117,8 @@ typedef float32x4_t floats;
 #define LANES 4
 #define EACH_PART
 #define TILE 4
+#define FEW_TILE_ROWS 2
+#define PANEL_ROWS 3
 
 INLINE words words_load(const uint8_t *p) { return vld1q_u8(p); }
 INLINE void words_store(uint8_t *p, words w) { vst1q_u8(p, w); }

@@ -17,6 +17,9 @@
  *     start_offset     of a type whose codes are added up like `type`
  *     EACH_PART        UNROLL, or nothing where vectors are so short that the code would be long
  *     TILE             activation rows at once
+ *     FEW_TILE_ROWS    the same of rows that take their weights as they are packed, TILE at most: what each
+ *                      adds to the compiler's work it adds for every type
+ *     PANEL_ROWS       from so many on, weights are unpacked once for all, as a panel
  *
  * and defines behind it dot_words(), the products of a block or of a half of it.
  */
@@ -91,10 +94,7 @@ INLINE ints columns(const int8_t *x, int word)
 
 /* ---- panels: blocks that are unpacked once for many rows --------------- */
 
-enum {
-    FEW_ROWS = 2,               /* up to so many take their weights as they are packed */
-    PANEL = 16,                 /* blocks: 12 KB */
-};
+enum { PANEL = 16 };            /* blocks: 12 KB */
 
 struct panel {
     uint8_t codes[PANEL][B * L];        /* [word][lane] */
@@ -238,14 +238,14 @@ typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_
 
 #define FEW_TILE(n) tile(m, type, &(struct tile_weights){ &pack_forms[type], w, NEXT_IF_FIRST, NULL, 0, m->x->k / B }, at, row, n)
 #define DEFINE_QUANT_MUL(name)                                                                     \
-    DEFINE_MUL(few_##name, name, FEW_ROWS, FEW_TILE)                                               \
+    DEFINE_MUL(few_##name, name, FEW_TILE_ROWS, FEW_TILE)                                          \
     static void fill_##name(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p) \
     {                                                                                              \
         fill_panel(MAT_##name, group, next, b, n, p);                                              \
     }                                                                                              \
     static void mul_##name(const struct mul *m)                                                    \
     {                                                                                              \
-        if (m->n_rows <= FEW_ROWS)                                                                 \
+        if (m->n_rows < PANEL_ROWS)                                                                \
             few_##name(m);                                                                         \
         else                                                                                       \
             panel_mul[like(MAT_##name)](&pack_forms[MAT_##name], fill_##name, m);                  \
