@@ -143,7 +143,7 @@ static const char *how_computed(const struct plan_type *t, char text[NAME_BYTES]
         return "not supported";
     if (t->kept_bits <= t->bits)
         return "computed as it is";
-    snprintf(text, NAME_BYTES, "unpacked to %.4g bits a weight", t->kept_bits);
+    snprintf(text, NAME_BYTES, "kept in %.4g bits a weight", t->kept_bits);
     return text;
 }
 
