@@ -89,12 +89,14 @@ uint8_t *kv_page(struct kv *kv, uint32_t layer, uint32_t page, uint32_t head)
     const struct kv_shape *s = &kv->shape;
 
     assert(layer < s->n_layers && page < s->n_pages && head < s->n_kv_heads);
-    return kv->slab + (((size_t)layer * s->n_pages + page) * s->n_kv_heads + head) * kv->head_bytes;
+    return kv->slab + (((size_t)page * s->n_layers + layer) * s->n_kv_heads + head) * kv->head_bytes;
 }
 
 struct kv_view kv_view(struct kv *kv, uint32_t layer, uint32_t head)
 {
-    return (struct kv_view){ kv->shape.type, kv_page(kv, layer, 0, head), kv->shape.n_kv_heads * kv->head_bytes };
+    const struct kv_shape *s = &kv->shape;
+
+    return (struct kv_view){ s->type, kv_page(kv, layer, 0, head), (size_t)s->n_layers * s->n_kv_heads * kv->head_bytes };
 }
 
 size_t kv_page_bytes(enum kv_type type, uint32_t head_dim) { return 2 * kv_half_bytes(type, head_dim); }

@@ -5,9 +5,10 @@
  * state. A page number names the same page in every layer. Who gets a page and
  * who waits is policy and lives in sched.h; what is in a page is model.h's.
  *
- * Layout   [n_layers][n_pages][n_kv_heads]{ K[head_dim][KV_PAGE], V[KV_PAGE][head_dim] }:
- *          one sequence's part of a layer is a few long runs, and a score
- *          kernel reads 16 positions of one dimension at once.
+ * Layout   [n_pages][n_layers][n_kv_heads]{ K[head_dim][KV_PAGE], V[KV_PAGE][head_dim] }:
+ *          a score kernel reads 16 positions of one dimension at once. All layers of a page
+ *          lie together, so what a sequence is the first to write are few new pages of memory:
+ *          with the layers apart its first pass asked for 2 MiB in each, 0.2 s in a virtual machine.
  *          KV_F16, KV_BF16: elements of 16 bits.
  *          KV_Q8: int8 from -127 to 127, then, behind K and behind V, their scales,
  *          bf16 [head_dim / 16][KV_PAGE]: one for 16 dimensions of a position. 9 bits an
