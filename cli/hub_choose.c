@@ -18,9 +18,9 @@ enum {
     PART_BYTES = sizeof "-00001" - 1,
 };
 
-/* In the order in which they are taken when nobody says which. First what the
- * worker computes with as it is, small losses before small files; then what it
- * computes with unpacked. */
+/* In the order in which they are taken when nobody says which: small losses before
+ * small files, plain types before those with blocks of blocks; what the worker can not
+ * compute with comes last. */
 static const struct {
     const char *name;
     bool runs;

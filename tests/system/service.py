@@ -80,6 +80,10 @@ def free_port():
             return port
 
 
+# What SmolLM2 says greedily when it is asked for the capital of France: the first tokens are close, and instruction sets differ in last bits.
+CAPITAL = ("L'Étoile", "The capital of France is Paris.")
+
+
 def real_model(name="smollm2"):
     """Path of a model, fetched as ./quickstart fetches the default one."""
     path = os.environ.get("FASTCHAT_" + name.upper())

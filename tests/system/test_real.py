@@ -2,7 +2,7 @@
 import json
 import os
 
-from service import SOURCE, SANITIZED, Service, events, real_model, run, together, until
+from service import CAPITAL, SOURCE, SANITIZED, Service, events, real_model, run, together, until
 
 
 def model(extra=""):
@@ -35,7 +35,7 @@ PROMPTS = ["What is the capital of France?", "Count to five.", "Write a line abo
 def test_it_answers_and_counts_its_tokens():
     with Service(models=model()) as s:
         status, _, body = s.chat(PROMPTS[0], temperature=0, max_tokens=24)
-        assert status == 200 and body["choices"][0]["message"]["content"].startswith("L'Étoile"), body
+        assert status == 200 and body["choices"][0]["message"]["content"].startswith(CAPITAL), body
         assert body["usage"]["prompt_tokens"] == 37, body["usage"]
         text, reason, _ = s.stream_text(PROMPTS[0], temperature=0, max_tokens=24)
         assert text == body["choices"][0]["message"]["content"] and reason == body["choices"][0]["finish_reason"]
