@@ -20,6 +20,7 @@
  * has the same order of additions on every machine. */
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t u32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 enum { BLOCK = 64, DIGIT_BITS = 10, DIGITS = 1 << DIGIT_BITS, MIROSTAT_BEST = 100 };
 
@@ -337,7 +338,7 @@ static inline f32x4 exp4(f32x4 x)
     i32x4 keep = x > -87.f;
     f32x4 t = x * 1.44269504088896341f + magic;
     f32x4 n = t - magic;
-    i32x4 scale = ((i32x4)t - (i32x4)magic + 127) << 23;
+    u32x4 scale = ((u32x4)t - (u32x4)magic + 127) << 23;       /* unsigned: what is not kept may be anything */
     f32x4 r = x - n * 0.693359375f + n * 2.12194440e-4f;
     f32x4 y = r * 1.9875691500e-4f + 1.3981999507e-3f;
 
