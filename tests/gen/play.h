@@ -31,6 +31,13 @@ struct play_box {
 int play_open(struct play_box *box, struct engine_config config, struct err *err);
 void play_close(struct play_box *box);
 #define PLAY_BOX __attribute__((cleanup(play_close))) struct play_box
+/* Declares a box and opens it, in place: notify's argument is the box, so it must not move. */
+#define PLAY_OPEN(box, config)                                                                     \
+    PLAY_BOX box;                                                                                  \
+    do {                                                                                           \
+        struct err open_err_ = { 0 };                                                              \
+        cr_assert(zero(int, play_open(&box, config, &open_err_)), "%s", err_text(&open_err_));     \
+    } while (0)
 
 int play_submit(struct play_box *box, struct play *p, struct err *err);
 /* Polls until every one of n has ended or was cancelled; fails after minutes. */

@@ -42,14 +42,6 @@ static const struct engine_config tiny = {
     .path = path, .parallel = N, .threads = 2, .context = 512, .chat_template = "chatml",
 };
 
-/* notify's argument is the box, so it must not move: open in place. */
-#define OPEN(box, config)                                                                          \
-    PLAY_BOX box;                                                                                  \
-    do {                                                                                           \
-        struct err open_err_ = { 0 };                                                              \
-        cr_assert(zero(int, play_open(&box, config, &open_err_)), "%s", err_text(&open_err_));     \
-    } while (0)
-
 static int32_t prompts[N][64];
 
 /* Eight requests that differ in everything. */
@@ -102,7 +94,7 @@ static void expect_same(const struct play *a, const struct play *b)
 
 static void run_alone(struct play *p)
 {
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     for (int i = 0; i < N; i++) {
         submit(&box, &p[i]);
@@ -115,7 +107,7 @@ static struct play alone[N], many[N];
 Test(engine, eight_at_once_share_passes_and_each_gets_what_it_gets_alone)
 {
     struct engine_stats stats;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(alone, 60);
     fill(many, 60);
@@ -172,7 +164,7 @@ Test(engine, with_pages_for_three_more_begin_and_give_way_and_all_finish_as_alon
         many[i].req.n_tokens = alone[i].req.n_tokens = 50;
     run_alone(alone);
     {
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         for (int i = 0; i < N; i++)
             submit(&box, &many[i]);
@@ -192,7 +184,7 @@ Test(engine, with_pages_for_three_more_begin_and_give_way_and_all_finish_as_alon
 
 Test(engine, a_seed_repeats_and_another_does_not)
 {
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 40);
     for (int i = 0; i < 3; i++) {
@@ -231,7 +223,7 @@ Test(engine, equal_prompts_are_read_once_and_each_answer_is_its_own)
     fill_equal(many);
     config.prefix = ENGINE_PREFIX_OFF;
     {
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         for (int i = 0; i < N; i++) {
             submit(&box, &alone[i]);
@@ -243,7 +235,7 @@ Test(engine, equal_prompts_are_read_once_and_each_answer_is_its_own)
         cr_expect(eq(u32, stats.kv_pages_cached, 0));
     }
     {
-        OPEN(box, tiny);
+        PLAY_OPEN(box, tiny);
 
         for (int i = 0; i < N; i++)
             submit(&box, &many[i]);
@@ -274,7 +266,7 @@ Test(engine, what_one_salt_has_read_another_does_not_find_unless_all_share)
 
     for (int shared = 0; shared < 2; shared++) {
         config.prefix = shared ? ENGINE_PREFIX_SHARED : ENGINE_PREFIX_SALTED;
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         fill_equal(many);
         for (int i = 0; i < 4; i++) {
@@ -293,7 +285,7 @@ Test(engine, a_request_that_is_late_fails_while_it_runs_and_while_it_waits)
     uint64_t now = clock_mono_us();
 
     config.parallel = 1;
-    OPEN(box, config);
+    PLAY_OPEN(box, config);
     fill(many, 480);
     many[0].req.n_tokens = 10;
     submit(&box, &many[0]);
@@ -338,7 +330,7 @@ Test(engine, a_cancel_frees_the_pages_in_prefill_in_decode_and_in_the_queue)
     config.parallel = 2;
     config.context = 2048;
     {
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         fill(p, 1000);
         p[0].req.tokens = prompt;
@@ -381,7 +373,7 @@ Test(engine, a_cancelled_sequence_is_in_no_pass_but_the_one_that_runs)
 
     config.context = 2048;
     for (size_t n = 10; n <= 1900; n += 1890) {         /* while it generates, while its prompt is read */
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         fill(many, 100);
         many[0].req.tokens = prompt;
@@ -407,7 +399,7 @@ static void pause_myself(struct play *p)
 Test(engine, one_that_is_paused_keeps_its_pages_and_goes_on_where_it_was)
 {
     struct engine_stats stats;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(alone, 200);
     fill(many, 200);
@@ -435,7 +427,7 @@ static void never(const struct engine_event *ev, void *unused) { cr_assert(0); }
 Test(engine, a_caller_that_does_not_poll_stops_its_sequences_and_loses_nothing)
 {
     struct engine_stats stats, later;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(alone, 300);
     fill(many, 300);
@@ -463,7 +455,7 @@ Test(engine, a_stop_string_ends_the_text_before_it_however_tokens_cut_it)
     char stop[8] = { 0 };
     const char *stops[] = { "never in it, surely", stop }, *at;
     size_t cut = 0;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(alone, 100);
     submit(&box, &alone[0]);
@@ -496,7 +488,7 @@ Test(engine, an_end_token_ends_it_and_is_not_counted)
 {
     size_t at = 0;
     int32_t end;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(alone, 100);
     fill(many, 100);
@@ -519,7 +511,7 @@ Test(engine, an_end_token_ends_it_and_is_not_counted)
 
 Test(engine, log_probabilities_come_with_their_tokens_when_asked)
 {
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 50);
     many[0].req.n_logprobs = 5;                     /* greedy */
@@ -540,7 +532,7 @@ Test(engine, log_probabilities_come_with_their_tokens_when_asked)
 Test(engine, logits_that_are_no_numbers_fail_the_sequence_and_nothing_else)
 {
     tiny_file_write(path, &(struct tiny_file){ .seed = 1, .not_finite = true });
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 5);
     submit(&box, &many[0]);
@@ -568,7 +560,7 @@ Test(engine, requests_that_can_never_run_are_refused_with_a_sentence)
     const int32_t bad[] = { 1, -7, 3 };
     const char *const empty[] = { "" };
     struct engine_request good, req;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 10);
     good = req = many[0].req;
@@ -602,7 +594,7 @@ Test(engine, requests_that_can_never_run_are_refused_with_a_sentence)
 
 Test(engine, the_last_token_that_the_context_holds_is_generated)
 {
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 507);
     submit(&box, &many[0]);
@@ -618,7 +610,7 @@ Test(engine, a_full_queue_is_busy)
     struct engine_seq *seq[1025], *one_more = NULL;
 
     config.parallel = 1;
-    OPEN(box, config);
+    PLAY_OPEN(box, config);
     fill(many, 10);
     for (int i = 0; i < 1025; i++) {
         cr_assert(zero(int, engine_submit(box.e, &many[0].req, &seq[i], NULL)));
@@ -662,7 +654,7 @@ Test(engine, any_mix_of_submit_cancel_and_pause_ends_with_every_page_back)
 
     config.parallel = 5;
     config.kv_tokens = 700;
-    OPEN(box, config);
+    PLAY_OPEN(box, config);
     fill(many, 100);
     while (n_ended < MANY) {
         struct wild *w = &wild[rand_below(&rng, AT_ONCE)];
@@ -691,7 +683,7 @@ Test(engine, any_mix_of_submit_cancel_and_pause_ends_with_every_page_back)
 
 Test(engine, closing_ends_what_runs)
 {
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     fill(many, 400);
     for (int i = 0; i < N; i++)
@@ -706,7 +698,7 @@ Test(engine, it_says_what_it_is_and_beats_and_is_idle)
     uint64_t beats;
 
     config.context = 256;
-    OPEN(box, config);
+    PLAY_OPEN(box, config);
     info = engine_info(box.e);
     cr_expect(eq(str, (char *)info->model, "Tiny"));
     cr_expect(zero(int, strncmp(info->backend, "cpu ", 4)));
@@ -730,7 +722,7 @@ Test(engine, kv_that_is_smaller_than_the_context_makes_the_context_smaller)
     struct engine_config config = tiny;
 
     config.kv_tokens = 100;
-    OPEN(box, config);
+    PLAY_OPEN(box, config);
     cr_expect(eq(u32, engine_info(box.e)->context_length, 96));
 }
 
@@ -788,14 +780,14 @@ Test(engine, chats_are_written_by_the_files_own_template_or_a_guess)
     config.chat_template = "auto";
     tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ bos_token }}[{{ messages[0].content }}]" });
     {
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         cr_expect(eq(str, (char *)engine_info(box.e)->chat_reason, "its own, tokenizer.chat_template"));
         cr_expect(strstr(written(box.e, a), "[a]") != NULL);
     }
     tiny_file_write(path, &(struct tiny_file){ .seed = 1 });
     {
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
 
         cr_expect(strncmp(engine_info(box.e)->chat_reason, "no chat template of its own", 27) == 0);
         cr_expect(strstr(written(box.e, a), "a") != NULL);
@@ -813,7 +805,7 @@ Test(engine, only_trusted_spans_hold_control_tokens)
     const char *text;
     int32_t *ids;
     size_t n, len;
-    OPEN(box, tiny);
+    PLAY_OPEN(box, tiny);
 
     cr_assert(zero(int, engine_tokenize(box.e, spans, 3, true, a, &ids, &n, NULL)));
     cr_expect(eq(i32, ids[0], 261));

@@ -50,14 +50,6 @@ static struct engine_config config_of(int way)
     };
 }
 
-/* notify's argument is the box, so it must not move: open in place. */
-#define OPEN(box, config)                                                                          \
-    PLAY_BOX box;                                                                                  \
-    do {                                                                                           \
-        struct err open_err_ = { 0 };                                                              \
-        cr_assert(zero(int, play_open(&box, config, &open_err_)), "%s", err_text(&open_err_));     \
-    } while (0)
-
 static int32_t prompts[N][64];
 
 /* Prompts that repeat, and samplers of every kind; those at low temperatures soon go round in circles. */
@@ -110,7 +102,7 @@ static struct play plain[N], sped[N];
 /* As many at once as asked. */
 static void run(int way, struct play *p, int at_once, struct engine_stats *ret)
 {
-    OPEN(box, config_of(way));
+    PLAY_OPEN(box, config_of(way));
 
     for (int i = 0; i < N; i += at_once) {
         for (int k = i; k < i + at_once; k++)
@@ -254,7 +246,7 @@ Test(engine_draft, pauses_and_cancellations_disturb_nobody)
     fill(plain, LONG);
     run(0, plain, N, &stats);
     for (int way = 1; way < N_WAYS; way++) {
-        OPEN(box, config_of(way));
+        PLAY_OPEN(box, config_of(way));
 
         fill(sped, LONG);
         for (int i = 0; i < N; i++) {
@@ -280,7 +272,7 @@ Test(engine_draft, with_few_pages_sequences_give_way_and_the_texts_are_the_same)
         struct engine_config config = config_of(way);
 
         config.kv_tokens = 800;
-        OPEN(box, config);
+        PLAY_OPEN(box, config);
         fill(sped, LONG);
         for (int i = 0; i < N; i++)
             submit(&box, &sped[i]);
@@ -303,7 +295,7 @@ Test(engine_draft, with_prompts_that_are_known_the_texts_are_the_same)
     fill(plain, LONG);
     run(0, plain, N, &stats);
     for (int way = 1; way < N_WAYS; way++) {
-        OPEN(box, config_of(way));
+        PLAY_OPEN(box, config_of(way));
 
         for (int round = 0; round < 2; round++) {
             fill(sped, LONG);
@@ -344,7 +336,7 @@ Test(engine_draft, who_does_not_read_gets_the_same_text_later)
     run(0, plain, N, &stats);
     for (int way = 1; way < N_WAYS; way++) {
         struct engine_stats now = { 0 };
-        OPEN(box, config_of(way));
+        PLAY_OPEN(box, config_of(way));
 
         fill(sped, LONG);
         submit(&box, &sped[3]);
@@ -367,7 +359,7 @@ static const struct logit_bias few[] = { { 40, 5 }, { 41, 5 }, { 42, 5 }, { 43, 
 /* How often each token came at each place, over many seeds. */
 static void count_tokens(int way, uint64_t first_seed, unsigned counts[TOKENS][VOCAB], struct engine_stats *stats)
 {
-    OPEN(box, config_of(way));
+    PLAY_OPEN(box, config_of(way));
 
     memset(counts, 0, TOKENS * sizeof counts[0]);
     for (int from = 0; from < ANSWERS; from += N) {
