@@ -230,16 +230,9 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
     }
 }
 
-#define LIKES(X) X(Q2_K) X(Q4_0) X(Q5_0) X(Q6_K) X(Q8_0)
+#define LIKES LIKES_IN_16_BITS
 
-INLINE enum mat_type like(const enum mat_type type)
-{
-    const int most = words_in_16_bits(type);
-
-    if (pack_forms[type].halves)
-        return most >= 4 ? MAT_Q2_K : MAT_Q6_K;
-    return IS_BYTES(type) ? MAT_Q8_0 : most == 8 ? MAT_Q4_0 : MAT_Q5_0;
-}
+INLINE enum mat_type like(const enum mat_type type) { return like_in_16_bits(type); }
 
 DEFINE_PANEL_MULS(LIKES)
 MAT_QUANTISED(DEFINE_QUANT_MUL)

@@ -231,6 +231,19 @@ typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_
     }
 
 /* LIKES(X): the types whose codes are added up in ways of their own; like(): which of them stands for a type. */
+
+/* These, where words_in_16_bits() are added up at once and bytes are taken apart. */
+#define LIKES_IN_16_BITS(X) X(Q2_K) X(Q4_0) X(Q5_0) X(Q6_K) X(Q8_0)
+
+INLINE enum mat_type like_in_16_bits(const enum mat_type type)
+{
+    const int most = words_in_16_bits(type);
+
+    if (pack_forms[type].halves)
+        return most >= 4 ? MAT_Q2_K : MAT_Q6_K;
+    return pack_forms[type].max > 127 ? MAT_Q8_0 : most == 8 ? MAT_Q4_0 : MAT_Q5_0;
+}
+
 #define LIKE_ROW(name) [MAT_##name] = panel_mul_##name,
 #define DEFINE_PANEL_MULS(LIKES)                                                                   \
     LIKES(DEFINE_PANEL_MUL)                                                                        \
