@@ -117,7 +117,7 @@ static void make_turns(const struct part *p, uint32_t r, enum sight_id id)
     float *c = p->rows->turns[id].c + (size_t)r * hd, *s = p->rows->turns[id].s + (size_t)r * hd;
 
     for (uint32_t i = 0; i < hd / 2; i++) {
-        double angle = p->step->rows[r].pos * freq[i];
+        double angle = p->m->pass[r].pos * freq[i];
 
         c[2 * i] = c[2 * i + 1] = (float)(length * cos(angle));
         s[2 * i + 1] = (float)(length * sin(angle));
@@ -130,7 +130,7 @@ void part_begin_row(const struct part *p, uint32_t r)
     const struct model *m = p->m;
     float *x = p->rows->x + (size_t)r * m->dim;
 
-    mat_row(&m->embd, (uint32_t)p->step->rows[r].token, x);
+    mat_row(&m->embd, (uint32_t)p->m->pass[r].token, x);
     if (m->arch->scaled_embedding)
         p->k->scale(x, m->embd_scale, m->dim);
     for (uint32_t i = 0; i < m->n_sights; i++)
@@ -210,14 +210,14 @@ void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, ui
     const size_t turn = (size_t)r * hd + g * KERNEL_LANES % hd;
 
     if (id == W_V) {
-        store_v(p, layer, g, x, &p->step->rows[r]);
+        store_v(p, layer, g, x, &p->m->pass[r]);
         return;
     }
     if (l->q_norm)
         return;
     p->k->rope(x, turns->c + turn, turns->s + turn, KERNEL_LANES);
     if (id == W_K)
-        store_k(p, layer, g, x, &p->step->rows[r]);
+        store_k(p, layer, g, x, &p->m->pass[r]);
 }
 
 /* Queries, keys and values. */
@@ -260,7 +260,7 @@ void part_keep_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r
         return;
     }
     for (uint32_t g = 0; g < hd; g += KERNEL_LANES)
-        store_k(p, layer, ((h - s->n_heads) * hd + g) / KERNEL_LANES, head + g, &p->step->rows[r]);
+        store_k(p, layer, ((h - s->n_heads) * hd + g) / KERNEL_LANES, head + g, &p->m->pass[r]);
 }
 
 static void heads_part(const struct part *p, uint32_t layer)
@@ -324,19 +324,24 @@ static const struct sight *sight_of(const struct model *m, uint32_t layer)
     return &m->sights[m->layers[layer].sight];
 }
 
+static uint32_t first_span(const struct sight *s, uint32_t pos)
+{
+    return pos + 1 > s->window ? (pos + 1 - s->window) / KERNEL_SPAN : 0;
+}
+
+static uint32_t n_spans(const struct sight *s, uint32_t pos) { return pos / KERNEL_SPAN + 1 - first_span(s, pos); }
+
 /* Positions of number `span` of those that row r sees: whole pages from `from` on, of which the first `skip` are not seen. */
 struct reach { uint32_t from, end, skip; };
 
 static struct reach reach_of(const struct part *p, const struct sight *sight, uint32_t r, uint32_t span)
 {
-    const uint32_t pos = p->step->rows[r].pos, begin = (sight->first[r] + span) * KERNEL_SPAN, left = pos + 1 - begin;
+    const uint32_t pos = p->m->pass[r].pos, begin = (first_span(sight, pos) + span) * KERNEL_SPAN, left = pos + 1 - begin;
     const uint32_t seen = pos + 1 > sight->window ? pos + 1 - sight->window : 0;
     const uint32_t hidden = seen > begin ? seen - begin : 0;    /* positions of the span before the window */
 
     return (struct reach){ begin + hidden / KV_PAGE * KV_PAGE, begin + (left < KERNEL_SPAN ? left : KERNEL_SPAN), hidden % KV_PAGE };
 }
-
-static size_t spans_of(const struct sight *s, uint32_t r) { return s->at[r + 1] - s->at[r]; }
 
 /* The first pages of what is attended to behind a span, in the order of spans, heads and rows. */
 static void fetch_ahead(const struct part *p, uint32_t layer, uint32_t r, uint32_t head, uint32_t span, const uint8_t *ret[2])
@@ -345,18 +350,18 @@ static void fetch_ahead(const struct part *p, uint32_t layer, uint32_t r, uint32
     struct reach next;
 
     ret[0] = ret[1] = NULL;
-    if (++span == spans_of(sight, r)) {
+    if (++span == n_spans(sight, p->m->pass[r].pos)) {
         span = 0;
         if (++head == p->m->shape.n_kv_heads) {
             head = 0;
             r++;
         }
     }
-    if (r == p->step->n)
+    if (r == p->step->n || r == MODEL_MAX_ROWS)
         return;
     next = reach_of(p, sight, r, span);
     for (uint32_t i = 0; i < 2 && next.from < next.end; i++, next.from += KV_PAGE)
-        ret[i] = kv_page(p->step->kv, layer, p->step->rows[r].pages[next.from / KV_PAGE], head);
+        ret[i] = kv_page(p->step->kv, layer, p->m->pass[r].pages[next.from / KV_PAGE], head);
 }
 
 /* Number `span` of those that row r sees. */
@@ -364,7 +369,7 @@ static void attend_span(const struct part *p, uint32_t layer, uint32_t r, uint32
                         struct slot out)
 {
     const struct model *m = p->m;
-    const struct model_row *row = &p->step->rows[r];
+    const struct model_row *row = &p->m->pass[r];
     const struct reach reach = reach_of(p, sight_of(m, layer), r, span);
     struct attend a = {
         .q = m->qkv_rows[r] + (size_t)head * m->group * m->shape.head_dim,
@@ -409,7 +414,7 @@ static void attend_spans(const struct part *p, uint32_t layer)
     for (size_t i = from; i < to; i++) {
         while (sight->at[r + 1] * heads <= i)
             r++;
-        size_t in_row = i - sight->at[r] * heads, spans = spans_of(sight, r);
+        size_t in_row = i - sight->at[r] * heads, spans = n_spans(sight, m->pass[r].pos);
 
         attend_span(p, layer, r, (uint32_t)(in_row / spans), (uint32_t)(in_row % spans),
                     slot_at(m, m->slots + i * m->slot_floats));
@@ -419,7 +424,7 @@ static void attend_spans(const struct part *p, uint32_t layer)
 void part_attend_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r)
 {
     const struct model *m = p->m;
-    const size_t spans = spans_of(sight_of(m, layer), r), width = (size_t)m->group * m->shape.head_dim;
+    const size_t spans = n_spans(sight_of(m, layer), m->pass[r].pos), width = (size_t)m->group * m->shape.head_dim;
     struct slot part = slot_at(m, p->room->part), whole = slot_at(m, p->room->row);
 
     whole.o = p->rows->heads + (size_t)r * m->heads_stride + h * width;
@@ -441,7 +446,7 @@ static void attend_heads(const struct part *p, uint32_t layer)
 
     for (uint32_t r = 0; r < p->step->n; r++, beat(p))
         for (uint32_t h = 0; h < heads; h++) {
-            const size_t at = sight->at[r] * heads + h * spans_of(sight, r);
+            const size_t at = sight->at[r] * heads + h * (size_t)n_spans(sight, m->pass[r].pos);
 
             if (at >= from && at < to)
                 part_attend_head(p, layer, h, r);
@@ -456,7 +461,7 @@ static void join_spans(const struct part *p, uint32_t layer, uint32_t r)
     const size_t heads = m->shape.n_kv_heads, width = (size_t)m->group * m->shape.head_dim;
 
     for (uint32_t h = 0; h < heads; h++) {
-        const size_t spans = spans_of(sight, r), at = sight->at[r] * heads + h * spans;
+        const size_t spans = n_spans(sight, m->pass[r].pos), at = sight->at[r] * heads + h * spans;
         struct slot whole = slot_at(m, p->room->part);
 
         memcpy(p->room->part, m->slots + at * m->slot_floats, m->slot_floats * sizeof(float));
@@ -578,9 +583,8 @@ static void logits(const struct part *p)
     }
 }
 
-static void step_part(void *arg, uint32_t thread)
+static struct part part_of(struct model *m, uint32_t thread)
 {
-    struct model *m = arg;
     struct part p = {
         .m = m,
         .step = &m->step,
@@ -595,24 +599,64 @@ static void step_part(void *arg, uint32_t thread)
         p.to = m->step.n;
     else
         range(&p, m->step.n, &p.from, &p.to);
+    return p;
+}
+
+static void forward_part(void *arg, uint32_t thread)
+{
+    struct model *m = arg;
+    const struct part p = part_of(m, thread);
+
     begin_rows(&p);
     for (uint32_t i = 0; m->step.n && i < m->shape.n_layers; i++)
         run_layer(&p, i);
-    if (m->step.n_prompt)
-        prompt_part(&p);
     logits(&p);
 }
 
-static void count_spans(struct sight *s, uint32_t r, uint32_t pos)
+static void read_part(void *arg, uint32_t thread)
 {
-    s->first[r] = pos + 1 > s->window ? (pos + 1 - s->window) / KERNEL_SPAN : 0;
-    s->at[r + 1] = s->at[r] + pos / KERNEL_SPAN + 1 - s->first[r];
+    const struct part p = part_of(arg, thread);
+
+    prompt_part(&p);
+}
+
+static void want(struct model *m, uint32_t r)
+{
+    m->wanted[m->step.n_wanted] = r;
+    m->logit_rows[m->step.n_wanted++] = m->pass[r].logits;
+}
+
+static void take_row(struct model *m, uint32_t r, const struct model_row *row)
+{
+    assert(row->token >= 0 && (uint32_t)row->token < m->shape.vocab_size);
+    m->pass[r] = *row;
+}
+
+bool model_reads(const struct model *m) { return m->k->prompt != NULL; }
+
+void model_read(struct model *m, struct kv *kv, const struct model_row *rows, size_t n, uint32_t from, uint32_t to)
+{
+    struct prompt *p = &m->prompt;
+
+    assert(m->k->prompt && n && n <= MODEL_MAX_ROWS && from < to && to <= m->shape.n_layers);
+    m->step = (struct step){ .kv = kv };
+    p->n = (uint32_t)n;
+    p->from = from;
+    p->to = to;
+    p->n_wanted = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        take_row(m, prompt_row(m, r), &rows[r]);
+        if (to == m->shape.n_layers && rows[r].logits)
+            p->wanted[p->n_wanted++] = prompt_row(m, r);
+    }
+    prompt_plan(m);
+    pool_run(m->pool, read_part, m);
 }
 
 /* Rows that take the kernels of a prompt: they stand last, and all are generated where there are none. */
-static uint32_t count_prompt(const struct model *m, const struct model_row *rows, size_t n)
+static size_t count_prompt(const struct model *m, const struct model_row *rows, size_t n)
 {
-    uint32_t n_prompt = 0;
+    size_t n_prompt = 0;
 
     while (m->k->prompt && n_prompt < n && rows[n - 1 - n_prompt].prompt)
         n_prompt++;
@@ -622,29 +666,29 @@ static uint32_t count_prompt(const struct model *m, const struct model_row *rows
 void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n)
 {
     const uint32_t threads = pool_threads(m->pool), heads = m->shape.n_kv_heads;
+    const size_t n_prompt = count_prompt(m, rows, n);
     struct step *step = &m->step;
 
     assert(n <= MODEL_MAX_ROWS);
-    if (n == 0)
-        return;
-    *step = (struct step){ .kv = kv, .rows = rows, .n_prompt = count_prompt(m, rows, n) };
-    step->n = (uint32_t)n - step->n_prompt;
-    for (uint32_t r = 0; r < n; r++) {
-        assert(rows[r].token >= 0 && (uint32_t)rows[r].token < m->shape.vocab_size);
-        assert(r >= step->n || !rows[r].prompt || !m->k->prompt);
+    if (n_prompt)
+        model_read(m, kv, rows + n - n_prompt, n_prompt, 0, m->shape.n_layers);
+    *step = (struct step){ .kv = kv, .n = (uint32_t)(n - n_prompt) };
+    for (uint32_t r = 0; r < step->n; r++) {
+        assert(!rows[r].prompt || !m->k->prompt);
+        take_row(m, r, &rows[r]);
         for (uint32_t i = 0; i < m->n_sights; i++)
-            count_spans(&m->sights[i], r, rows[r].pos);
-        if (rows[r].logits) {
-            m->wanted[step->n_wanted] = r;
-            m->logit_rows[step->n_wanted++] = rows[r].logits;
-        }
+            m->sights[i].at[r + 1] = m->sights[i].at[r] + n_spans(&m->sights[i], rows[r].pos);
+        if (rows[r].logits)
+            want(m, r);
     }
+    for (uint32_t i = 0; i < m->prompt.n_wanted; i++)
+        want(m, m->prompt.wanted[i]);
     /* Few heads would leave threads without work: then spans are dealt out. The first sight has the most. */
     step->split = m->sights[0].at[step->n] * heads <= MODEL_SLOTS && step->n * heads < 8 * (size_t)threads;
-    step->copied = step->split && n <= MODEL_COPIED_ROWS && step->n_prompt == 0;
-    if (step->n_prompt)
-        prompt_plan(m);
-    pool_run(m->pool, step_part, m);
+    step->copied = step->split && n <= MODEL_COPIED_ROWS && m->prompt.n_wanted == 0;
+    m->prompt.n_wanted = 0;
+    if (step->n || step->n_wanted)
+        pool_run(m->pool, forward_part, m);
 }
 
 /* ---- life ------------------------------------------------------------ */

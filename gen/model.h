@@ -88,8 +88,16 @@ const char *model_isa(const struct model *m);       /* "amx" */
 uint32_t model_threads(const struct model *m);
 size_t model_weight_bytes(const struct model *m);
 
-/* One pass: writes K and V of every row into kv and the wanted logits. n at
- * most MODEL_MAX_ROWS. Allocates nothing. */
+/* One pass: writes K and V of every row into kv and the wanted logits, also those of rows that model_read() has
+ * brought to their end since; n may be 0 for these alone. Rows may go afterwards. n at most MODEL_MAX_ROWS. Allocates nothing. */
 void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n);
+
+/* Whether rows of a prompt can be read apart from all others. */
+bool model_reads(const struct model *m);
+/* Rows of prompts through layers [from, to) of shape.n_layers: so a prompt can be read in parts, and what generates need not wait for
+ * all of it. From layer 0 on each call goes on where the last one ended, with the same rows; in between model_forward() may be
+ * called for generated rows of other sequences, no more of them than MODEL_MAX_ROWS - n. One may begin anew at any time.
+ * Results are those of one model_forward() over all. */
+void model_read(struct model *m, struct kv *kv, const struct model_row *rows, size_t n, uint32_t from, uint32_t to);
 
 #endif

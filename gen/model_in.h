@@ -33,9 +33,7 @@ struct sight {
     uint32_t window;            /* positions that one sees, its own included; UINT32_MAX: all */
     double *freq;               /* [head_dim / 2]: radians a position */
     float turn_length;          /* what turns is multiplied by this */
-    /* Spans of a pass: of row r those from first[r] on, at[r + 1] - at[r] of them. */
-    uint32_t first[MODEL_MAX_ROWS];
-    size_t at[MODEL_MAX_ROWS + 1];
+    size_t at[MODEL_MAX_ROWS + 1];      /* spans of a pass before those of generated row r */
 };
 
 struct layer {
@@ -69,12 +67,16 @@ struct worker_room {
 /* Neighbouring rows of one sequence whose attention is one piece of work. */
 struct unit { uint16_t first, n; };
 
-/* The rows of a prompt of one pass (model_prompt.c), counted from the first of them. */
+/* Rows of prompts on their way through the layers (model_prompt.c), counted from the first of them: the last `n` rows of
+ * the model's buffers are theirs, so that generated ones can pass by while they wait between two layers. */
 struct prompt {
+    uint32_t n, from, to;       /* layers of this call */
     uint16_t *in, *att, *mid;   /* tiles: what struct rows and model have as in, att and mid */
     struct unit units[MODEL_MAX_ROWS];
     uint32_t n_units;
     uint32_t seen_from;         /* in the last layer rows from here on matter, a multiple of PROMPT_ROWS */
+    uint32_t n_wanted;          /* have come to their end and want logits, by the next model_forward() */
+    uint32_t wanted[MODEL_MAX_ROWS];
     _Atomic uint32_t next[2];   /* work that is claimed, of this phase and of the next one */
 };
 
@@ -84,12 +86,11 @@ enum {
     PROMPT_ITEM = 1024,         /* rows times panels of one piece of work: 128 KB of sums */
 };
 
-/* One pass, for all threads. */
+/* One call, for all threads. */
 struct step {
     struct kv *kv;
-    const struct model_row *rows;
-    uint32_t n;                 /* generated rows: they come first */
-    uint32_t n_prompt, n_wanted;
+    uint32_t n;                 /* generated rows */
+    uint32_t n_wanted;
     bool copied;                /* every thread computes all rows' norms itself */
     bool split;                 /* attention by spans, joined afterwards */
 };
@@ -122,6 +123,7 @@ struct model {
 
     struct step step;
     struct prompt prompt;
+    struct model_row pass[MODEL_MAX_ROWS];      /* generated rows are the first, those of prompts the last */
     struct rows rows;           /* of MODEL_MAX_ROWS */
     struct acts mid;            /* of down */
     float *y, *qkv, *gate, *up, *slots, *tail;
@@ -142,7 +144,7 @@ struct part {
     uint32_t from, to;          /* generated rows that it does row-wise work for */
 };
 
-/* For row r of the pass: embedding and turns; group g of 16 rows of Q, K or V, turned and kept unless heads are
+/* For row r of the model's buffers: embedding and turns; group g of 16 rows of Q, K or V, turned and kept unless heads are
  * normed; head h of queries, then keys, normed, turned and kept; what the query heads of head h see. */
 void part_begin_row(const struct part *p, uint32_t r);
 void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r);
@@ -155,7 +157,9 @@ static inline void part_beat(const struct part *p)
         atomic_fetch_add_explicit(&p->m->pulse->beats, 1, memory_order_relaxed);
 }
 
-/* model_prompt.c: the step's prompt rows through all layers, on all threads; before it, on the caller's, what they share. */
+static inline uint32_t prompt_row(const struct model *m, uint32_t r) { return MODEL_MAX_ROWS - m->prompt.n + r; }
+
+/* model_prompt.c: rows of prompts through layers [prompt.from, prompt.to), on all threads; before it, on the caller's, what these share. */
 void prompt_plan(struct model *m);
 void prompt_part(const struct part *p);
 

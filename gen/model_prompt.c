@@ -1,4 +1,7 @@
-/* The rows of a prompt through all layers, on tables that have kernels for them (cpu/prompt.h).
+/* The rows of a prompt through the layers, on tables that have kernels for them (cpu/prompt.h).
+ *
+ * A call may end behind any layer, and the next one goes on there: all that is kept from layer to layer are the residual stream,
+ * the turns, and the normed rows as tiles.
  *
  * A layer is seven phases with a barrier behind each, eight where heads are normed. A phase is cut into items: two groups of a
  * weight, or a few times that, for up to all rows; rows to norm; a head for up to 128 rows. Threads take items from a counter
@@ -38,8 +41,8 @@ struct walk {
 
 static const struct layer *layer_of(const struct walk *w) { return &w->p->m->layers[w->layer]; }
 
-/* A row of the prompt in the pass. */
-static uint32_t row_of(const struct walk *w, uint32_t r) { return w->p->step->n + r; }
+/* A row of the prompt in the buffers. */
+static uint32_t row_of(const struct walk *w, uint32_t r) { return prompt_row(w->p->m, r); }
 
 static uint32_t ceil_of(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
@@ -267,10 +270,10 @@ static void attend_unit(const struct walk *w, const struct unit *u, uint32_t hea
         .n = u->n,
         .group = m->group,
         .head_dim = hd,
-        .pos = p->step->rows[r].pos,
+        .pos = m->pass[r].pos,
         .window = m->sights[layer_of(w)->sight].window,
         .kv = &view,
-        .pages = p->step->rows[r].pages,
+        .pages = m->pass[r].pages,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
         .o = o,
@@ -393,12 +396,14 @@ static void run_layer(struct walk *w)
 
 void prompt_part(const struct part *p)
 {
-    struct walk w = { .p = p, .k = p->k->prompt, .prompt = &p->m->prompt, .n = p->step->n_prompt };
+    struct walk w = { .p = p, .k = p->k->prompt, .prompt = &p->m->prompt, .n = p->m->prompt.n, .layer = p->m->prompt.from };
 
     w.k->enter();
-    run(&w, begin_item, NULL, ceil_of(w.n, ROWS_OF_NORM));
-    norm_rows(&w, NULL, p->m->layers[0].attn_norm);
-    for (; w.layer < p->m->shape.n_layers; w.layer++)
+    if (w.layer == 0) {
+        run(&w, begin_item, NULL, ceil_of(w.n, ROWS_OF_NORM));
+        norm_rows(&w, NULL, p->m->layers[0].attn_norm);
+    }
+    for (; w.layer < w.prompt->to; w.layer++)
         run_layer(&w);
     w.k->leave();
 }
@@ -414,27 +419,26 @@ static uint32_t unit_rows(const struct model *m)
 {
     uint32_t rows = PROMPT_ATTEND_ROWS;
 
-    while (rows > PROMPT_ROWS && ceil_of(m->step.n_prompt, rows) * m->shape.n_kv_heads < 3 * m->threads)
+    while (rows > PROMPT_ROWS && ceil_of(m->prompt.n, rows) * m->shape.n_kv_heads < 3 * m->threads)
         rows /= 2;
     return rows;
 }
 
 void prompt_plan(struct model *m)
 {
-    const struct step *s = &m->step;
-    const struct model_row *rows = s->rows + s->n;
-    const uint32_t most = unit_rows(m);
     struct prompt *p = &m->prompt;
+    const struct model_row *rows = m->pass + prompt_row(m, 0);
+    const uint32_t most = unit_rows(m);
     uint32_t seen = 0;
 
     p->next[0] = p->next[1] = 0;
     p->n_units = 0;
-    for (uint32_t r = 0; r < s->n_prompt; r++) {
+    for (uint32_t r = 0; r < p->n; r++) {
         if (r == 0 || p->units[p->n_units - 1].n == most || !follows(&rows[r - 1], &rows[r]))
             p->units[p->n_units++] = (struct unit){ (uint16_t)r, 0 };
         p->units[p->n_units - 1].n++;
     }
-    while (seen < s->n_prompt && !rows[seen].logits)
+    while (seen < p->n && !rows[seen].logits)
         seen++;
-    p->seen_from = seen == s->n_prompt ? seen : seen / PROMPT_ROWS * PROMPT_ROWS;
+    p->seen_from = seen == p->n ? seen : seen / PROMPT_ROWS * PROMPT_ROWS;
 }

@@ -39,6 +39,7 @@ struct bed {
     struct model *model;
     struct kv *kv;
     bool recording;
+    bool apart;                                     /* prompts are read a layer at a time, and others generate in between */
     const char *way;                                /* what is tried */
 };
 
@@ -91,6 +92,24 @@ static bool generates(const struct line *l) { return l->done >= l->n_prompt; }
 
 static uint32_t left(const struct line *l) { return (generates(l) ? l->n : l->n_prompt) - l->done; }
 
+static void forward(struct bed *b, const struct model_row *rows, size_t n)
+{
+    const uint32_t n_layers = model_shape(b->model)->n_layers;
+    size_t n_generated = 0, at = 0, to;
+
+    while (n_generated < n && !rows[n_generated].prompt)
+        n_generated++;
+    if (!b->apart || !model_reads(b->model) || n_generated == n) {
+        model_forward(b->model, b->kv, rows, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n_layers; i++, at = to) {
+        to = n_generated * (i + 1) / n_layers;
+        model_read(b->model, b->kv, rows + n_generated, n - n_generated, i, i + 1);
+        model_forward(b->model, b->kv, rows + at, to - at);
+    }
+}
+
 /* The next rows of some sequences as one pass: those that generate come first. */
 static void pass(struct bed *b, const struct piece *pieces, size_t n)
 {
@@ -107,7 +126,7 @@ static void pass(struct bed *b, const struct piece *pieces, size_t n)
                 .prompt = !generates(l),
             };
         }
-    model_forward(b->model, b->kv, rows, n_rows);
+    forward(b, rows, n_rows);
     n_rows = 0;
     for (size_t i = 0; i < n; i++) {
         struct line *l = pieces[i].line;
@@ -204,7 +223,7 @@ static void mixed(struct bed *b, uint64_t seed)
     uint64_t rng = seed;
     bool more = true;
 
-    b->way = "mixed passes";
+    b->way = b->apart ? "prompts apart" : "mixed passes";
     rewind_all(0);
     while (more) {
         const uint32_t first = rand_below(&rng, LINES), among = 1 + rand_below(&rng, LINES);
@@ -236,6 +255,7 @@ static void all_ways(struct bed *b)
     again(b);
     mixed(b, 1);                        /* leaves every prompt in the cache */
     side_by_side(b);
+    b->apart = true;
     mixed(b, 2);
 }
 
