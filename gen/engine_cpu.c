@@ -5,7 +5,8 @@
  * it the model runs and the samplers pick; under it again each pick becomes
  * text, tokens and maybe an end. So the caller never waits for a pass, only
  * for the few microseconds around it. A sequence that is cancelled while its
- * rows are in the pass is marked and goes right after it.
+ * rows are in the pass is marked and goes right after it; one whose prompt is being read
+ * in a piece that takes several passes (sched.h) goes with that, at once if it is alone there.
  *
  * What a sequence has to say lies in its outbox until the caller polls. The
  * outbox has a fixed size: a sequence whose outbox is full is held, like one
@@ -85,7 +86,8 @@ struct engine_seq {
     struct engine_seq *prev, *next;             /* all of them */
     struct engine_seq *next_told;
     bool told;                  /* is in the list of those with news */
-    bool in_pass, cancelled, paused, started, ended;
+    bool in_pass;               /* or in a piece that goes on */
+    bool cancelled, paused, started, ended;
     bool admitted;              /* before, if it waits now */
     uint64_t deadline_us;
 
@@ -489,6 +491,8 @@ static void take_results(struct cpu *e, const struct sched_rows *plan, size_t n)
     for (size_t i = 0; i < n; i++) {
         struct engine_seq *q = (struct engine_seq *)plan[i].seq;
 
+        if (plan[i].goes_on)
+            continue;
         q->in_pass = false;
         if (plan[i].prompt)
             e->stats.prompt_tokens += plan[i].n;
@@ -510,14 +514,50 @@ static void unlock_and_notify(struct cpu *e)
         e->notify(e->notify_user);
 }
 
-/* Between passes: no sequence is in one. */
+static bool late(const struct engine_seq *q, uint64_t now) { return q->deadline_us && q->deadline_us <= now && !q->ended; }
+
+/* A piece that goes on has an end that everybody in it can wait for, but not for nothing. */
+static void drop_piece_of_none(struct cpu *e, uint64_t now)
+{
+    for (const struct engine_seq *q = e->all; q; q = q->next)
+        if (q->in_pass && !q->cancelled && !late(q, now))
+            return;
+    sched_drop_piece(e->sched);
+    for (struct engine_seq *q = e->all, *next; q; q = next) {
+        next = q->next;
+        q->in_pass = false;
+        if (q->cancelled)
+            seq_drop(e, q);
+    }
+}
+
+/* Between passes: those that are in one still are in a piece. */
 static void fail_the_late(struct cpu *e)
 {
     uint64_t now = e->n_deadlines ? clock_mono_us() : 0;
 
+    if (sched_goes_on(e->sched))
+        drop_piece_of_none(e, now);
     for (struct engine_seq *q = e->n_deadlines ? e->all : NULL; q; q = q->next)
-        if (q->deadline_us && q->deadline_us <= now && !q->ended)
+        if (late(q, now) && !q->in_pass)
             seq_fail(e, q, -ETIMEDOUT, "the request took longer than it was given");
+}
+
+/* Rows of prompts stand behind all others. Returns how long those took that are read apart. */
+static uint64_t compute(struct cpu *e, size_t n_rows, struct sched_layers through)
+{
+    uint64_t began = clock_mono_us(), read = began;
+    size_t n = n_rows;
+
+    if (model_reads(e->model))
+        while (n && e->rows[n - 1].prompt)
+            n--;
+    if (n < n_rows) {
+        model_read(e->model, e->kv, e->rows + n, n_rows - n, through.from, through.to);
+        read = clock_mono_us();
+    }
+    model_forward(e->model, e->kv, e->rows, n);
+    return read - began;
 }
 
 /* One that had to give its pages away keeps its room for proposals until somebody else needs that. */
@@ -550,8 +590,9 @@ static void admit(struct cpu *e)
 static bool pass(struct cpu *e)
 {
     const struct sched_rows *plan;
+    struct sched_layers through;
     size_t n, n_rows;
-    uint64_t began;
+    uint64_t began, read_us;
 
     fail_the_late(e);
     admit(e);
@@ -559,18 +600,19 @@ static bool pass(struct cpu *e)
     if (!n)
         return false;
     begin_parts(e, plan, n);
+    through = sched_layers(e->sched);
     unlock_and_notify(e);                           /* of those that start with this pass */
 
     if (e->n_asks)
         draft_propose(e->draft, e->asks, e->n_asks);
     n_rows = fill_rows(e, plan, n);
     began = clock_mono_us();
-    model_forward(e->model, e->kv, e->rows, n_rows);
+    read_us = compute(e, n_rows, through);
     pick_tokens(e, plan, n);
 
     pthread_mutex_lock(&e->lock);
     take_results(e, plan, n);
-    sched_took(e->sched, clock_mono_us() - began);
+    sched_took(e->sched, clock_mono_us() - began, read_us);
     return true;
 }
 
@@ -1174,7 +1216,9 @@ static int open_work(struct cpu *e, const struct engine_config *config, struct e
     if (r < 0)
         return r;
     return sched_open(&(struct sched_config){ .kv = e->kv, .prefix = e->prefix, .parallel = e->parallel,
-                                              .queue = QUEUE, .max_rows = MODEL_MAX_ROWS }, &e->sched, err);
+                                              .queue = QUEUE, .max_rows = MODEL_MAX_ROWS,
+                                              .layers = model_reads(e->model) ? model_shape(e->model)->n_layers : 0 },
+                      &e->sched, err);
 }
 
 static int start(struct cpu *e, const struct engine_config *config, struct err *err)

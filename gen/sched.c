@@ -22,6 +22,10 @@ struct sched {
     struct list waiting;            /* as they came */
     struct list running;            /* most urgent first */
     uint64_t n_came, n_places, n_preempted, n_cached;
+    uint32_t layers;                /* 0: prompts are not read apart */
+    struct sched_layers through;    /* of the piece */
+    struct sched_rows *piece;       /* [parallel] */
+    size_t n_piece;                 /* 0: there is none */
     uint32_t n_generated, n_read;   /* rows of the pass */
     size_t n_plan;
     struct sched_rows plan[];       /* [parallel] */
@@ -115,6 +119,10 @@ int sched_open(const struct sched_config *config, struct sched **ret, struct err
     s->parallel = config->parallel;
     s->queue = config->queue;
     s->max_rows = config->max_rows;
+    s->layers = config->layers;
+    s->piece = calloc(config->parallel, sizeof s->piece[0]);
+    if (!s->piece)
+        return err_set(err, -ENOMEM, "no memory to schedule %u sequences", config->parallel);
     budget_init(&s->budget, s->max_rows);
     *ret = STEAL(s);
     return 0;
@@ -125,6 +133,7 @@ void sched_close(struct sched *s)
     if (!s)
         return;
     turns_close(s->turns);
+    free(s->piece);
     free(s);
 }
 
@@ -239,10 +248,21 @@ int sched_add(struct sched *s, struct sched_seq *seq)
     return 0;
 }
 
+bool sched_goes_on(const struct sched *s) { return s->n_piece; }
+
+void sched_drop_piece(struct sched *s)
+{
+    for (size_t i = 0; i < s->n_piece; i++)
+        s->piece[i].seq->in_piece = false;
+    s->n_piece = 0;
+}
+
 void sched_remove(struct sched *s, struct sched_seq *seq)
 {
     if (seq->state == SCHED_OUT)
         return;
+    if (seq->in_piece)
+        sched_drop_piece(s);
     list_remove(seq->state == SCHED_WAITING ? &s->waiting : &s->running, seq);
     give_pages(s, seq);
     turns_leave(s->turns, seq->turn);
@@ -259,14 +279,25 @@ static void preempt(struct sched *s, struct sched_seq *seq)
     seq->state = SCHED_WAITING;
 }
 
+static struct sched_seq *least_urgent(const struct sched *s)
+{
+    struct sched_seq *q = s->running.last;
+
+    while (q && q->in_piece)
+        q = q->prev;
+    return q;
+}
+
 /* Whose pages go so that `seq`, which runs, gets one: somebody who does not use them now, else the
  * least urgent. NULL: that is itself. */
 static struct sched_seq *victim_for_growth(const struct sched *s, const struct sched_seq *seq)
 {
+    struct sched_seq *last = least_urgent(s);
+
     for (struct sched_seq *q = s->running.last; q; q = q->prev)
-        if (q->held && q != seq && q->n_pages)
+        if (q->held && q != seq && q->n_pages && !q->in_piece)
             return q;
-    return s->running.last != seq ? s->running.last : NULL;
+    return last != seq ? last : NULL;
 }
 
 static bool grow(struct sched *s, struct sched_seq *seq)
@@ -286,11 +317,13 @@ static bool grow(struct sched *s, struct sched_seq *seq)
  * least urgent if its priority is a lesser one. */
 static struct sched_seq *victim_for_entry(const struct sched *s, const struct sched_seq *seq)
 {
-    struct sched_seq *held = NULL;
+    struct sched_seq *held = NULL, *last = least_urgent(s);
     bool all_held = true;
 
     for (struct sched_seq *q = s->running.last; q; q = q->prev) {
         all_held &= q->held;
+        if (q->in_piece)
+            continue;
         if (q->held && !held)
             held = q;
         if (q->held && q->n_passes_held >= SCHED_HELD_PASSES)
@@ -298,7 +331,7 @@ static struct sched_seq *victim_for_entry(const struct sched *s, const struct sc
     }
     if (held && all_held)
         return held;
-    return s->running.last && s->running.last->priority > seq->priority ? s->running.last : NULL;
+    return last && last->priority > seq->priority ? last : NULL;
 }
 
 /* Pages that victims could give at most. */
@@ -307,7 +340,7 @@ static uint64_t pages_of_victims(const struct sched *s, const struct sched_seq *
     uint64_t n = 0;
 
     for (const struct sched_seq *q = s->running.first; q; q = q->next)
-        if (q->held || q->priority > seq->priority)
+        if (!q->in_piece && (q->held || q->priority > seq->priority))
             n += q->n_pages;
     return n;
 }
@@ -388,12 +421,15 @@ static bool generates(const struct sched_seq *seq)
 
 static void plan_rows(struct sched *s, struct sched_seq *seq, uint32_t n, uint32_t n_logits)
 {
-    s->plan[s->n_plan++] = (struct sched_rows){ seq, seq->n_done, n, n_logits, seq->n_done < seq->n_prompt };
+    s->plan[s->n_plan++] = (struct sched_rows){ .seq = seq, .pos = seq->n_done, .n = n, .n_logits = n_logits,
+                                                .prompt = seq->n_done < seq->n_prompt };
 }
+
+static uint32_t room_of(const struct sched *s) { return s->max_rows - s->n_generated - s->n_read; }
 
 static void plan_generated(struct sched *s)
 {
-    for (struct sched_seq *q = s->running.first, *next; q && s->n_generated < s->max_rows; q = next) {
+    for (struct sched_seq *q = s->running.first, *next; q && room_of(s); q = next) {
         if (!q->held && generates(q) && q->n_done < q->n_total && (q->n_pages > q->n_done / KV_PAGE || grow(s, q))) {
             plan_rows(s, q, 1, 1);
             s->n_generated++;
@@ -440,7 +476,7 @@ static void look_around(struct sched *s)
 {
     for (struct sched_seq *q = s->running.first; q; q = q->next) {
         q->n_passes_held = q->held ? q->n_passes_held + 1 : 0;
-        if (q->n_done < q->n_prompt) {
+        if (q->n_done < q->n_prompt && !q->in_piece) {
             take_shared(s, q);
             count_cached(s, q);
         }
@@ -455,23 +491,79 @@ static bool anything_to_read(const struct sched *s)
     return false;
 }
 
-size_t sched_plan(struct sched *s, const struct sched_rows **ret)
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* Prompts are rows of the pass. */
+static void plan_beside(struct sched *s)
 {
     uint32_t left;
 
+    if (!anything_to_read(s))
+        return;
+    left = least(budget_rows(&s->budget, s->n_generated), room_of(s));
+    plan_read(s, &left, false);
+    plan_read(s, &left, true);
+}
+
+static void begin_piece(struct sched *s)
+{
+    const size_t first = s->n_plan;
+    const uint32_t others = s->running.n < s->max_rows - KV_PAGE ? s->running.n : s->max_rows - KV_PAGE;
+    uint32_t left = least(least(budget_piece(&s->budget, s->n_generated), s->max_rows - others), room_of(s));
+
+    plan_read(s, &left, true);
+    for (size_t i = first; i < s->n_plan; i++) {
+        s->plan[i].seq->in_piece = true;
+        s->piece[s->n_piece++] = s->plan[i];
+    }
+    s->n_plan = first;
+    s->through = (struct sched_layers){ 0 };
+}
+
+/* Prompts are read apart: what is generated again comes first, in rows that make the pass little longer. */
+static void plan_apart(struct sched *s)
+{
+    const uint32_t n_generated = s->n_generated, before = s->n_read;
+    uint32_t left = least(n_generated ? BUDGET_AGAIN : s->max_rows, room_of(s)), n_layers;
+
+    plan_read(s, &left, false);
+    s->n_generated += s->n_read - before;
+    s->n_read = before;
+    if (!s->n_piece)
+        begin_piece(s);
+    n_layers = s->n_piece ? budget_layers(&s->budget, s->n_generated, s->n_read, s->layers - s->through.to) : 0;
+    if (n_layers == 0) {
+        s->n_read = 0;
+        return;
+    }
+    s->through.from = s->through.to;
+    s->through.to += n_layers;
+    for (size_t i = 0; i < s->n_piece; i++) {
+        struct sched_rows *rows = &s->plan[s->n_plan++];
+
+        *rows = s->piece[i];
+        rows->goes_on = s->through.to < s->layers;
+        rows->n_logits = rows->goes_on ? 0 : rows->n_logits;
+    }
+}
+
+size_t sched_plan(struct sched *s, const struct sched_rows **ret)
+{
     s->n_plan = 0;
     s->n_generated = s->n_read = 0;
+    for (size_t i = 0; i < s->n_piece; i++)
+        s->n_read += s->piece[i].n;
     look_around(s);
     plan_generated(s);
-    if (anything_to_read(s)) {
-        left = budget_rows(&s->budget, s->n_generated);
-        left = left < s->max_rows - s->n_generated ? left : s->max_rows - s->n_generated;
-        plan_read(s, &left, false);
-        plan_read(s, &left, true);
-    }
+    if (s->layers)
+        plan_apart(s);
+    else
+        plan_beside(s);
     *ret = s->plan;
     return s->n_plan;
 }
+
+struct sched_layers sched_layers(const struct sched *s) { return s->through; }
 
 /* A page for what may turn out not to stand: only one that nobody uses, and that nobody who runs will need at once. */
 static bool take_spare_page(struct sched *s, struct sched_seq *seq)
@@ -483,12 +575,11 @@ uint32_t sched_widen(struct sched *s, size_t entry, uint32_t more)
 {
     struct sched_rows *rows = &s->plan[entry];
     struct sched_seq *q = rows->seq;
-    const uint32_t left = q->n_total - rows->pos - rows->n, room = s->max_rows - s->n_generated - s->n_read;
+    const uint32_t left = q->n_total - rows->pos - rows->n;
     uint32_t end;
 
     assert(entry < s->n_plan && generates(q) && rows->n == 1);
-    more = more < left ? more : left;
-    more = more < room ? more : room;
+    more = least(least(more, left), room_of(s));
     end = rows->pos + 1 + more;
     while (q->n_pages < sched_pages_of(end) && take_spare_page(s, q))
         ;
@@ -515,6 +606,8 @@ void sched_advance(struct sched *s)
         const struct sched_rows *rows = &s->plan[i];
         struct sched_seq *q = rows->seq;
 
+        if (rows->goes_on)
+            continue;
         q->n_done = rows->pos + rows->n;
         if (q->n_done > q->n_read)
             q->n_read = q->n_done;
@@ -523,11 +616,20 @@ void sched_advance(struct sched *s)
         turns_count(s->turns, q->turn, TURNS_GENERATED * (uint64_t)rows->n_logits);
     }
     s->n_plan = 0;
+    if (s->n_piece && s->through.to == s->layers)
+        sched_drop_piece(s);
 }
 
-void sched_took(struct sched *s, uint64_t us)
+void sched_took(struct sched *s, uint64_t us, uint64_t read_us)
 {
-    budget_took(&s->budget, s->n_generated, s->n_read, us);
+    if (!s->layers) {
+        budget_took(&s->budget, s->n_generated, s->n_read, us);
+        return;
+    }
+    if (s->n_read)
+        budget_took_layers(&s->budget, s->n_read, s->through.to - s->through.from, read_us, s->n_generated, us - read_us);
+    else
+        budget_took(&s->budget, s->n_generated, 0, us);
 }
 
 void sched_stats(const struct sched *s, struct sched_stats *ret)

@@ -24,6 +24,10 @@
  *             computed, for its logits.
  * A pass      the rows of sequences that generate, then pieces of prompts (and of what
  *             is computed again), the most urgent first, as many rows as budget.h allows.
+ * Pieces      where the model reads prompts apart (model.h), the rows of prompts that a pass
+ *             begins with are a piece, and each pass takes it through some layers only, as
+ *             many as budget.h allows: so a pass is short and a piece need not be. Nothing else
+ *             is read until it is through. Who has rows in it is not thrown out meanwhile.
  * Held        a sequence that is held (a slow reader) takes no part: it is not admitted,
  *             and no pass holds rows of it. It keeps what it has while nobody needs it.
  *
@@ -68,6 +72,7 @@ struct sched_seq {
     bool held;                      /* may change at any time */
 
     enum sched_state state;         /* below: sched's own, to read */
+    bool in_piece;                  /* on the way through the layers */
     uint32_t n_pages, n_done;       /* positions that have been through a pass */
     uint32_t n_shared;              /* of the pages, those that prefix.h knows: the first so many */
     uint32_t n_read;                /* the most that n_done was */
@@ -83,7 +88,11 @@ struct sched_rows {
     struct sched_seq *seq;
     uint32_t pos, n, n_logits;
     bool prompt;                    /* all of them, or none */
+    bool goes_on;                   /* a piece that this pass does not bring to its end: no logits yet, and no progress */
 };
+
+/* Layers [from, to) of the model: where the rows of prompts of a pass go through. */
+struct sched_layers { uint32_t from, to; };
 
 struct sched_config {
     struct kv *kv;                  /* lends the pages; outlives the scheduler, as prefix does */
@@ -91,6 +100,7 @@ struct sched_config {
     uint32_t parallel;              /* sequences that run at once */
     uint32_t queue;                 /* further ones that wait */
     uint32_t max_rows;              /* of a pass; at least `parallel` */
+    uint32_t layers;                /* of a model that reads prompts apart; 0: they are rows of a pass as others are */
 };
 
 struct sched_stats {
@@ -110,7 +120,7 @@ DEFINE_CLEANUP(struct sched *, sched_close)
 
 /* 0 and the sequence waits; SCHED_TOO_LONG or SCHED_BUSY and nothing changed. */
 int sched_add(struct sched *s, struct sched_seq *seq);
-/* In any state: the sequence is out and its pages are free. */
+/* In any state: the sequence is out and its pages are free. If it was in a piece, all of that is begun anew. */
 void sched_remove(struct sched *s, struct sched_seq *seq);
 
 /* Lets in whom it can; returns the next one that was let in, or NULL. */
@@ -118,6 +128,8 @@ struct sched_seq *sched_admit(struct sched *s);
 /* Plans the next pass into *ret, which stays valid until the next plan, and returns the number of
  * its entries; 0: nothing to do. Entries of prompts are behind all others. */
 size_t sched_plan(struct sched *s, const struct sched_rows **ret);
+/* Of the pass that was planned, where it has rows of prompts: {0, 0} without `layers`. */
+struct sched_layers sched_layers(const struct sched *s);
 /* Rows behind the one of an entry that generates, for tokens that are only guessed: up to `more`, as far as the
  * sequence and the pass have room and pages are there without taking any from others; returns how many. */
 uint32_t sched_widen(struct sched *s, size_t entry, uint32_t more);
@@ -125,8 +137,12 @@ uint32_t sched_widen(struct sched *s, size_t entry, uint32_t more);
 void sched_keep(struct sched *s, size_t entry, uint32_t n_computed, uint32_t n);
 /* The pass has run: its rows are done. Before n_known changes. */
 void sched_advance(struct sched *s);
-/* The last pass took so long. */
-void sched_took(struct sched *s, uint64_t us);
+/* A piece goes on in the next pass. */
+bool sched_goes_on(const struct sched *s);
+/* It is given up; what it holds is read anew, unless it is removed. */
+void sched_drop_piece(struct sched *s);
+/* The last pass took so long, read_us of it for prompts that were read apart. */
+void sched_took(struct sched *s, uint64_t us, uint64_t read_us);
 
 void sched_stats(const struct sched *s, struct sched_stats *ret);
 

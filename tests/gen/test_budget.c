@@ -121,3 +121,76 @@ Test(budget, one_slow_pass_changes_little)
     cr_expect(ge(u32, after, before / 2 - 16));
     cr_expect(ge(u32, settle(&b, 8, 10), before - 16));
 }
+
+/* ---- pieces of prompts that are read apart ---- */
+
+static uint64_t generated_us(uint32_t n) { return 6000 + 100 * n; }
+
+/* A pass beside a piece: returns how long it takes, in *ret_rows the rows of the piece. */
+static uint64_t pass_apart(struct budget *b, uint32_t n_generated, double layer_row_us, uint32_t *ret_rows)
+{
+    const uint32_t rows = budget_piece(b, n_generated), n = budget_layers(b, n_generated, rows, 30);
+    const uint64_t read = (uint64_t)(n * rows * layer_row_us), generated = generated_us(n_generated) * (n ? 5 : 4) / 4;
+
+    cr_assert(le(u32, n, 30));
+    *ret_rows = rows;
+    if (n)
+        budget_took_layers(b, rows, n, read, n_generated, generated);
+    else
+        budget_took(b, n_generated, 0, generated);
+    return read + generated;
+}
+
+Test(budget, layers_fill_a_pass_and_pieces_are_as_long_as_two_of_them_fit)
+{
+    for (double us = 0.1; us < 1000; us *= 3) {
+        double alone = (double)generated_us(8), target = BUDGET_STRETCH * alone > BUDGET_SMOOTH_US ? BUDGET_STRETCH * alone : BUDGET_SMOOTH_US;
+        uint64_t took = 0;
+        struct budget b;
+        uint32_t rows;
+
+        budget_init(&b, 512);
+        for (int i = 0; i < 50; i++)
+            took = pass_apart(&b, 8, us, &rows);
+        cr_expect(ge(u32, rows, BUDGET_LEAST_PIECE));
+        cr_expect(le(u32, rows, BUDGET_PIECE));
+        if (rows > BUDGET_LEAST_PIECE)
+            cr_expect(le(dbl, (double)took, target + 1));
+        if (us > 1 && rows == BUDGET_PIECE)
+            cr_expect(ge(dbl, (double)took, target * 0.7));
+        if (us > 100)
+            cr_expect(eq(u32, rows, BUDGET_LEAST_PIECE));
+    }
+}
+
+Test(budget, a_piece_goes_on_by_a_layer_at_least_and_stands_never_twice)
+{
+    struct budget b;
+    uint32_t last = 1, n_stood = 0;
+
+    budget_init(&b, 512);
+    for (int i = 0; i < 10 * BUDGET_REFRESH; i++) {
+        uint32_t n = budget_layers(&b, 8, 64, 30);
+
+        cr_assert(n || last);
+        cr_assert(le(u32, n, 1));
+        n_stood += n == 0;
+        last = n;
+        if (n)
+            budget_took_layers(&b, 64, n, 10000000, 8, 8000);
+        else
+            budget_took(&b, 8, 0, 7000);
+    }
+    cr_expect(ge(u32, n_stood, 9));
+    cr_expect(le(u32, n_stood, 11));
+}
+
+Test(budget, where_nobody_generates_a_piece_is_all_and_goes_through_at_once)
+{
+    struct budget b;
+
+    budget_init(&b, 512);
+    budget_took_layers(&b, 64, 1, 10000000, 8, 8000);
+    cr_expect(eq(u32, budget_piece(&b, 0), 512));
+    cr_expect(eq(u32, budget_layers(&b, 0, 512, 17), 17));
+}

@@ -2,6 +2,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "conv/chat.h"
 #include "gen/engine.h"
@@ -9,6 +10,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -141,6 +143,101 @@ Test(engine_real, with_kv_for_three_others_wait_or_give_way_and_all_get_their_te
     expect_same_as_alone(&box, a);
     play_fini(many, N);
     play_fini(alone, N);
+}
+
+/* ---- prompts that are read over many passes ---- */
+
+enum { N_STREAMS = 2, N_READERS = 6, READ_TOKENS = 100 };
+
+static struct play streams[N_STREAMS], readers[N_READERS];
+static int32_t numbers[N_STREAMS + N_READERS][READ_TOKENS];
+
+static void send(struct play_box *box, struct play *p, const int32_t *tokens, size_t n, uint32_t max_tokens, uint64_t deadline_us)
+{
+    struct err err = { 0 };
+
+    *p = (struct play){ .on_output = p->on_output, .req = {
+        .tokens = tokens, .n_tokens = n, .max_tokens = max_tokens, .sample = sample_defaults, .n_logprobs = -1, .ignore_end = true,
+        .deadline_us = deadline_us,
+    } };
+    p->req.sample.temperature = 0;
+    cr_assert(zero(int, play_submit(box, p, &err)), "%s", err_text(&err));
+}
+
+static void send_stream(struct play_box *box, int i) { send(box, &streams[i], numbers[i], 20, 150, 0); }
+
+static void send_reader(struct play_box *box, int i, uint64_t deadline_us)
+{
+    send(box, &readers[i], numbers[N_STREAMS + i], READ_TOKENS, 8, deadline_us);
+}
+
+/* Three share a piece, and two of them leave it between the layers; another leaves one that is its own, and is followed by
+ * one that stays. */
+static void come_and_go(struct play *p)
+{
+    switch (p->n_output) {
+    case 5:
+        send_reader(p->box, 0, 0);
+        send_reader(p->box, 1, 0);
+        send_reader(p->box, 2, clock_mono_us() + 2000);
+        break;
+    case 6:
+        play_cancel(&readers[1]);
+        break;
+    case 60:
+        send_reader(p->box, 3, 0);
+        break;
+    case 61:
+        play_cancel(&readers[3]);
+        send_reader(p->box, 4, 0);
+        send_reader(p->box, 5, 0);
+        break;
+    case 62:
+        play_cancel(&readers[5]);
+        break;
+    }
+}
+
+static void expect_again(struct play_box *box, struct play *p, int i, bool reader)
+{
+    struct play first = p[i];
+
+    p[i].on_output = NULL;
+    if (reader)
+        send_reader(box, i, 0);
+    else
+        send_stream(box, i);
+    play_wait(box, &p[i], 1);
+    cr_expect(eq(u32, first.completion_tokens, p[i].completion_tokens));
+    cr_expect(eq(str, (char *)buf_str(&first.text), (char *)buf_str(&p[i].text)));
+    play_fini(&first, 1);
+}
+
+Test(engine_real, who_leaves_while_a_prompt_is_between_layers_changes_nothing_for_others, .timeout = 1200)
+{
+    struct engine_stats stats;
+    PLAY_BOX box;
+
+    open_real(&box, 0);
+    for (int i = 0; i < N_STREAMS + N_READERS; i++)
+        for (int k = 0; k < READ_TOKENS; k++)
+            numbers[i][k] = (k * 977 + i * 131) % 20000 + 300;
+    streams[0].on_output = come_and_go;
+    for (int i = 0; i < N_STREAMS; i++)
+        send_stream(&box, i);
+    play_wait(&box, streams, N_STREAMS);
+    play_wait(&box, readers, N_READERS);
+    engine_stats(box.e, &stats);
+    cr_expect(eq(u32, stats.running + stats.waiting, 0));
+    cr_expect(eq(u32, stats.kv_pages, stats.kv_pages_free));
+    cr_expect(eq(u64, stats.allocations, 0));
+    cr_expect(eq(int, readers[2].error, -ETIMEDOUT));
+    for (int i = 0; i < N_STREAMS; i++)
+        expect_again(&box, streams, i, false);
+    expect_again(&box, readers, 0, true);
+    expect_again(&box, readers, 4, true);
+    play_fini(streams, N_STREAMS);
+    play_fini(readers, N_READERS);
 }
 
 /* ---- speculation ---- */

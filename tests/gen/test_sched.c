@@ -14,7 +14,7 @@ struct rig {
     struct sched *s;
 };
 
-static struct rig rig_of(uint32_t pages, uint32_t parallel, uint32_t max_rows, bool prefix)
+static struct rig rig_apart(uint32_t pages, uint32_t parallel, uint32_t max_rows, bool prefix, uint32_t layers)
 {
     const struct kv_shape shape = { .n_layers = 1, .n_kv_heads = 1, .head_dim = 4, .n_pages = pages };
     struct rig r = { 0 };
@@ -23,8 +23,13 @@ static struct rig rig_of(uint32_t pages, uint32_t parallel, uint32_t max_rows, b
     if (prefix)
         cr_assert(zero(int, prefix_open(r.kv, &r.prefix, NULL)));
     cr_assert(zero(int, sched_open(&(struct sched_config){ .kv = r.kv, .prefix = r.prefix, .parallel = parallel,
-                                                           .queue = 1000, .max_rows = max_rows }, &r.s, NULL)));
+                                                           .queue = 1000, .max_rows = max_rows, .layers = layers }, &r.s, NULL)));
     return r;
+}
+
+static struct rig rig_of(uint32_t pages, uint32_t parallel, uint32_t max_rows, bool prefix)
+{
+    return rig_apart(pages, parallel, max_rows, prefix, 0);
 }
 
 static struct rig rig(uint32_t pages, uint32_t parallel, uint32_t max_rows)
@@ -289,7 +294,7 @@ Test(sched, generation_goes_on_while_a_long_prompt_is_read)
         alone += n_read == 0;
         sched_advance(r.s);
         a.q.n_known++;
-        sched_took(r.s, 10000 + n_read * 200);
+        sched_took(r.s, 10000 + n_read * 200, 0);
     }
     cr_expect(eq(u32, alone, 1));                   /* to be timed */
     cr_expect(gt(u32, c.q.n_done, 0));              /* what the pieces of b left */
@@ -594,18 +599,60 @@ static void check_plan(const struct sched_rows *plan, size_t n, uint32_t max_row
     for (size_t i = 0; i < n; i++) {
         const struct sched_seq *q = plan[i].seq;
 
-        cr_assert(not(q->held));
+        cr_assert(q->in_piece || !q->held);
         cr_assert(eq(int, q->state, SCHED_RUNNING));
         cr_assert(eq(u32, plan[i].pos, q->n_done));
         cr_assert(le(u32, plan[i].pos + plan[i].n, q->n_known));
         cr_assert(le(u32, plan[i].pos + plan[i].n, q->n_pages * KV_PAGE));
-        cr_assert(eq(u32, plan[i].n_logits, plan[i].pos + plan[i].n == q->n_known));
+        cr_assert(eq(u32, plan[i].n_logits, plan[i].pos + plan[i].n == q->n_known && !plan[i].goes_on));
+        cr_assert(plan[i].prompt || !plan[i].goes_on);
         cr_assert(i == 0 || plan[i].prompt >= plan[i - 1].prompt);
         for (size_t k = 0; k < i; k++)
             cr_assert(ne(ptr, plan[k].seq, plan[i].seq));
         rows += plan[i].n;
     }
     cr_assert(le(u32, rows, max_rows));
+}
+
+/* A piece goes through all layers in their order, with the same rows in the same pages. */
+struct watch {
+    uint32_t layers, at;
+    size_t n;
+    struct sched_rows rows[12];
+    uint32_t pages[12];
+};
+
+static void watch(struct watch *w, const struct sched *s, const struct sched_rows *plan, size_t n)
+{
+    const struct sched_layers through = sched_layers(s);
+    size_t k = 0;
+
+    if (!w->layers || n == 0 || !plan[n - 1].prompt)
+        return;
+    while (!plan[k].prompt)
+        k++;
+    cr_assert(eq(u32, through.from, w->at));
+    cr_assert(lt(u32, through.from, through.to));
+    cr_assert(le(u32, through.to, w->layers));
+    if (w->at == 0)
+        w->n = n - k;
+    cr_assert(eq(sz, w->n, n - k));
+    for (size_t i = 0; i < w->n; i++) {
+        const struct sched_rows *rows = &plan[k + i];
+        const uint32_t page = rows->seq->pages[rows->pos / KV_PAGE];
+
+        if (w->at == 0) {
+            w->rows[i] = *rows;
+            w->pages[i] = page;
+        }
+        cr_assert(eq(ptr, w->rows[i].seq, rows->seq));
+        cr_assert(eq(u32, w->rows[i].pos, rows->pos));
+        cr_assert(eq(u32, w->rows[i].n, rows->n));
+        cr_assert(eq(u32, w->pages[i], page));
+        cr_assert(eq(int, rows->goes_on, through.to < w->layers));
+    }
+    w->at = through.to < w->layers ? through.to : 0;
+    cr_assert(eq(int, sched_goes_on(s), 1));
 }
 
 /* Guesses behind those that generate: some of them stand, and in the place of the others is what must never be looked at. */
@@ -637,7 +684,8 @@ static void random_traffic(uint64_t seed)
     uint64_t rng = seed;
     uint32_t pages = 8 + rand_below(&rng, 50), parallel = 1 + rand_below(&rng, 12), n_added = 0, n_ended = 0, n_passes = 0;
     uint32_t most = pages * KV_PAGE < 200 ? pages * KV_PAGE : 200;
-    RIG r = rig_of(pages, parallel, 64, rand_below(&rng, 4) != 0);
+    struct watch w = { .layers = rand_below(&rng, 2) ? 1 + rand_below(&rng, 5) : 0 };
+    RIG r = rig_apart(pages, parallel, 64, rand_below(&rng, 4) != 0, w.layers);
     static struct seq seq[40];
 
     while (n_ended < 40) {
@@ -654,6 +702,7 @@ static void random_traffic(uint64_t seed)
             seq[i].q.held = rand_below(&rng, 5) == 0;
         n = sched_plan(r.s, &plan);
         check_plan(plan, n, 64);
+        watch(&w, r.s, plan, n);
         guess(&r, plan, n, &rng);
         for (size_t i = 0; i < n; i++)
             compute(&plan[i]);
@@ -662,7 +711,7 @@ static void random_traffic(uint64_t seed)
 
         memcpy(done, plan, n * sizeof done[0]);
         sched_advance(r.s);
-        sched_took(r.s, 100 + rand_below(&rng, 1000));
+        sched_took(r.s, 100 + rand_below(&rng, 100000), rand_below(&rng, 100));
         for (size_t i = 0; i < n; i++)
             done[i].seq->n_known += done[i].n_logits;
         for (uint32_t i = 0; i < n_added; i++) {
@@ -674,6 +723,8 @@ static void random_traffic(uint64_t seed)
                 n_ended++;
             }
         }
+        if (!sched_goes_on(r.s))
+            w.at = 0;
     }
     cr_assert(eq(u32, stats(&r).pages_free, pages));
     while (r.prefix && prefix_evict(r.prefix))
@@ -685,6 +736,109 @@ Test(sched, any_traffic_ends_computes_on_what_it_must_and_every_page_comes_back,
 {
     for (uint64_t seed = 0; seed < 300; seed++)
         random_traffic(seed);
+}
+
+/* ---- pieces ---- */
+
+/* One that generates, and a prompt that is in the middle of a piece of a model of 4 layers. */
+static void begin_a_piece(struct rig *r, struct seq *a, uint32_t n_more, struct seq *b, uint32_t n_prompt)
+{
+    const struct sched_rows *plan;
+
+    add(r, a, 4, n_more);
+    pass(r);
+    sched_took(r->s, 1000, 0);
+    add(r, b, n_prompt, 10);
+    do {
+        admit_all(r);
+        if (sched_plan(r->s, &plan) == 2) {
+            cr_assert(eq(ptr, plan[1].seq, &b->q));
+            cr_assert(plan[1].goes_on);
+        }
+        sched_advance(r->s);
+        a->q.n_known++;
+        sched_took(r->s, 1000000, sched_layers(r->s).to ? 999000 : 0);
+    } while (!sched_goes_on(r->s) || !sched_layers(r->s).to);
+    cr_assert(b->q.in_piece);
+    cr_assert(eq(u32, b->q.n_done, 0));
+}
+
+Test(sched, a_piece_that_is_slow_goes_through_a_layer_a_pass_beside_what_generates)
+{
+    RIG r = rig_apart(100, 4, 512, true, 4);
+    static struct seq a, b, c;
+    const struct sched_rows *plan;
+    uint32_t at = 1, n_alone = 0;
+
+    begin_a_piece(&r, &a, 600, &b, 200);
+    add(&r, &c, 50, 10);                            /* is not read before the piece is through */
+    admit_all(&r);
+    while (at < 4) {
+        size_t n = sched_plan(r.s, &plan);
+
+        cr_assert(eq(ptr, plan[0].seq, &a.q));
+        cr_assert(eq(u32, plan[0].n, 1));
+        n_alone += n == 1;
+        if (n == 2) {
+            cr_assert(eq(ptr, plan[1].seq, &b.q));
+            cr_expect(eq(u32, sched_layers(r.s).from, at));
+            cr_expect(eq(u32, sched_layers(r.s).to, ++at));
+            cr_expect(eq(u32, plan[1].n_logits, at == 4));
+        }
+        sched_advance(r.s);
+        a.q.n_known++;
+        sched_took(r.s, 1000000, 999000);
+    }
+    cr_expect(le(u32, n_alone, 1));
+    cr_expect(eq(u32, b.q.n_done, 200));
+    cr_expect(not(sched_goes_on(r.s)));
+    b.q.n_known++;
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 2));   /* two that generate are timed alone first */
+    sched_advance(r.s);
+    a.q.n_known++;
+    b.q.n_known++;
+    sched_took(r.s, 1000, 0);
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 3));
+    cr_expect(eq(ptr, plan[2].seq, &c.q));
+}
+
+Test(sched, who_is_in_a_piece_is_not_thrown_out_and_one_that_grows_waits_for_it)
+{
+    RIG r = rig_apart(16, 4, 512, false, 4);
+    static struct seq a, b, urgent;
+    const struct sched_rows *plan;
+
+    begin_a_piece(&r, &a, 100, &b, 190);                 /* 12 of the pages */
+    init(&urgent, 30, 10);
+    urgent.q.priority = -1;
+    put(&r, &urgent);
+    cr_expect(eq(ptr, sched_admit(r.s), NULL));
+    b.q.held = true;
+    cr_expect(eq(ptr, sched_admit(r.s), NULL));
+    for (int i = 0; i < 100 && b.q.in_piece; i++) {
+        sched_plan(r.s, &plan);
+        sched_advance(r.s);
+        sched_took(r.s, 1000000, 999000);
+    }
+    cr_expect(eq(u32, b.q.n_done, 190));
+    cr_expect(eq(ptr, sched_admit(r.s), &urgent.q));
+    cr_expect(eq(int, b.q.state, SCHED_WAITING));
+}
+
+Test(sched, one_that_leaves_a_piece_ends_it_and_nothing_of_it_counts)
+{
+    RIG r = rig_apart(100, 4, 512, true, 4);
+    static struct seq a, b;
+    const struct sched_rows *plan;
+
+    begin_a_piece(&r, &a, 600, &b, 200);
+    sched_remove(r.s, &b.q);
+    cr_expect(not(sched_goes_on(r.s)));
+    cr_expect(not(b.q.in_piece));
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 1));
+    cr_expect(eq(ptr, plan[0].seq, &a.q));
+    sched_advance(r.s);
+    cr_expect(eq(u32, stats(&r).pages_cached, 0));
 }
 
 Test(sched, an_entry_that_generates_is_widened_as_far_as_there_is_room)
