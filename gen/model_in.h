@@ -67,17 +67,21 @@ struct worker_room {
 /* Neighbouring rows of one sequence whose attention is one piece of work. */
 struct unit { uint16_t first, n; };
 
+enum { PROMPT_SHARES = 5 };
+
 /* Rows of prompts on their way through the layers (model_prompt.c), counted from the first of them: the last `n` rows of
  * the model's buffers are theirs, so that generated ones can pass by while they wait between two layers. */
 struct prompt {
     uint32_t n, from, to;       /* layers of this call */
     uint16_t *in, *att, *mid;   /* tiles: what struct rows and model have as in, att and mid */
     struct unit units[MODEL_MAX_ROWS];
-    uint32_t n_units;
+    uint32_t n_shares, share_rows;              /* rows of each share but the last */
+    uint32_t share_units[PROMPT_SHARES + 1], most_units;        /* where each share's units begin; of the largest */
     uint32_t seen_from;         /* in the last layer rows from here on matter, a multiple of PROMPT_ROWS */
     uint32_t n_wanted;          /* have come to their end and want logits, by the next model_forward() */
     uint32_t wanted[MODEL_MAX_ROWS];
-    _Atomic uint32_t next[2];   /* work that is claimed, of this phase and of the next one */
+    /* Work that is claimed of each share, in this phase and in the next one: a line each. */
+    struct claims { _Atomic uint32_t n; uint8_t apart[60]; } claims[2][PROMPT_SHARES];
 };
 
 enum {

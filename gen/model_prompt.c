@@ -4,9 +4,13 @@
  * the turns, and the normed rows as tiles.
  *
  * A layer is seven phases with a barrier behind each, eight where heads are normed. A phase is cut into items: two groups of a
- * weight, or a few times that, for up to all rows; rows to norm; a head for up to 128 rows. Threads take items from a counter
+ * weight, or a few times that, for up to all rows of a share; rows to norm; a head for up to 128 rows. Threads take items from counters
  * until there are none left, so a thread whose core is taken from it costs what it does not compute, and one item at the end. Who computes
  * an item changes nothing: an element is the sum over all of k, in one order, and attention sees what is in the cache.
+ *
+ * Rows are dealt out in shares, and a thread takes from its own first, in all phases: what one phase left in a core's cache is where the
+ * next one reads it. Two threads were slowed by a third while they wrote neighbouring columns of the same rows; weights are unpacked for
+ * each share, which is less.
  *
  * Between phases rows are bf16 tiles, but for the residual stream, queries and what attention gives, which are floats.
  *
@@ -26,6 +30,7 @@ enum {
     ROWS_OF_NORM = 8,           /* of an item that norms rows */
     FEW_ROWS = 64,              /* below, unpacking weights costs as much as multiplying them */
     SECOND_CACHE = 1 << 20,     /* bytes of it for activations */
+    LEAST_SHARE = MODEL_MAX_ROWS / PROMPT_SHARES,   /* rows; below, weights are unpacked for each share at more than that saves */
     BLOCK_ELEMENTS = PROMPT_ROWS * KERNEL_BLOCK,
 };
 
@@ -46,6 +51,30 @@ static uint32_t row_of(const struct walk *w, uint32_t r) { return prompt_row(w->
 
 static uint32_t ceil_of(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
+/* Rows [from, to) of the prompt's. */
+struct span { uint32_t from, to; };
+
+/* What is on the way of a share. */
+static struct span share_of(const struct walk *w, uint32_t share)
+{
+    const uint32_t rows = w->prompt->share_rows;
+    struct span s = { share * rows, (share + 1) * rows };
+
+    if (s.to > w->n)
+        s.to = w->n;
+    if (s.from < w->first)
+        s.from = w->first < s.to ? w->first : s.to;
+    return s;
+}
+
+/* The most rows that a share may have on the way. */
+static uint32_t most_rows(const struct walk *w)
+{
+    const uint32_t n = w->n - w->first;
+
+    return n < w->prompt->share_rows ? n : w->prompt->share_rows;
+}
+
 /* Where the tiles of the block that holds row r begin. */
 static uint16_t *block_of(uint16_t *tiles, uint32_t k, uint32_t r)
 {
@@ -54,32 +83,50 @@ static uint16_t *block_of(uint16_t *tiles, uint32_t k, uint32_t r)
 
 /* ---- phases ---------------------------------------------------------- */
 
-typedef void (*item_fn)(const struct walk *w, const void *arg, uint32_t i);
+typedef void (*item_fn)(const struct walk *w, const void *arg, uint32_t share, uint32_t i);
 
-/* The other counter is idle: all have left the phase before, and it counts from the next one on. */
+/* n: of the largest share. The other counters are idle: all have left the phase before, and they count from the next one on. */
 static void run(struct walk *w, item_fn fn, const void *arg, uint32_t n)
 {
-    _Atomic uint32_t *next = &w->prompt->next[w->phase % 2];
-    uint32_t i;
+    const uint32_t shares = w->prompt->n_shares, home = w->p->thread * shares / w->p->threads;
+    struct claims *claims = w->prompt->claims[w->phase % 2], *other = w->prompt->claims[(w->phase + 1) % 2];
 
-    if (w->p->thread == 0)
-        atomic_store_explicit(&w->prompt->next[(w->phase + 1) % 2], 0, memory_order_relaxed);
-    while ((i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < n) {
-        fn(w, arg, i);
-        part_beat(w->p);
+    for (uint32_t j = 0; j < shares && w->p->thread == 0; j++)
+        atomic_store_explicit(&other[j].n, 0, memory_order_relaxed);
+    for (uint32_t j = 0; j < shares; j++) {
+        const uint32_t share = (home + j) % shares;
+        uint32_t i;
+
+        while ((i = atomic_fetch_add_explicit(&claims[share].n, 1, memory_order_relaxed)) < n) {
+            fn(w, arg, share, i);
+            part_beat(w->p);
+        }
     }
     pool_barrier(w->p->m->pool, w->p->thread);
     w->phase++;
 }
 
+/* Of a share's rows, those that are number i of ROWS_OF_NORM. */
+static struct span few_rows(const struct walk *w, uint32_t share, uint32_t i)
+{
+    struct span s = share_of(w, share);
+
+    s.from += i * ROWS_OF_NORM;
+    if (s.from + ROWS_OF_NORM < s.to)
+        s.to = s.from + ROWS_OF_NORM;
+    return s;
+}
+
+static void run_rows(struct walk *w, item_fn fn, const void *arg) { run(w, fn, arg, ceil_of(most_rows(w), ROWS_OF_NORM)); }
+
 /* ---- rows ------------------------------------------------------------ */
 
-static void begin_item(const struct walk *w, const void *arg, uint32_t i)
+static void begin_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
-    const uint32_t end = (i + 1) * ROWS_OF_NORM < w->n ? (i + 1) * ROWS_OF_NORM : w->n;
+    const struct span s = few_rows(w, share, i);
 
     (void)arg;
-    for (uint32_t r = i * ROWS_OF_NORM; r < end; r++)
+    for (uint32_t r = s.from; r < s.to; r++)
         part_begin_row(w->p, row_of(w, r));
 }
 
@@ -102,30 +149,30 @@ static void norm_row(const struct walk *w, const struct norms *n, uint32_t r)
     }
 }
 
-static void norm_item(const struct walk *w, const void *arg, uint32_t i)
+static void norm_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
-    const uint32_t from = w->first + i * ROWS_OF_NORM, end = from + ROWS_OF_NORM < w->n ? from + ROWS_OF_NORM : w->n;
+    const struct span s = few_rows(w, share, i);
 
-    for (uint32_t r = from; r < end; r++)
+    for (uint32_t r = s.from; r < s.to; r++)
         norm_row(w, arg, r);
 }
 
 static void norm_rows(struct walk *w, const float *post, const float *next)
 {
     if (post || next)
-        run(w, norm_item, &(struct norms){ post, next }, ceil_of(w->n - w->first, ROWS_OF_NORM));
+        run_rows(w, norm_item, &(struct norms){ post, next });
 }
 
 /* ---- matrices -------------------------------------------------------- */
 
-/* How a matrix is cut: items of `panels` panels times `rows` rows, those of the same rows side by side. */
+/* How a matrix is cut for a share: items of `panels` panels times `rows` rows, those of the same rows side by side. */
 struct cut { uint32_t panels, rows, n_across, n; };
 
 static uint32_t panels_of(const struct weight *w) { return ceil_of(w->mat.n_groups, 2); }
 
 static struct cut cut(const struct walk *w, uint32_t k, uint32_t n_panels, uint32_t most_panels)
 {
-    const uint32_t n = w->n - w->first, enough = w->p->threads > 1 ? 3 * w->p->threads : 1;
+    const uint32_t n = most_rows(w), enough = w->p->threads > 1 ? ceil_of(3 * w->p->threads, w->prompt->n_shares) : 1;
     const size_t fit = SECOND_CACHE / ((size_t)k * sizeof(uint16_t)) / PROMPT_ROWS * PROMPT_ROWS;
     struct cut c = { .panels = 1, .rows = ceil_of(n, PROMPT_ROWS) * PROMPT_ROWS };
 
@@ -147,13 +194,18 @@ static struct cut cut(const struct walk *w, uint32_t k, uint32_t n_panels, uint3
 /* One item: panels [panel, panel + n_panels) for rows [row, row + n_rows). */
 struct piece { uint32_t panel, n_panels, row, n_rows; };
 
-static struct piece piece_of(const struct walk *w, const struct cut *c, uint32_t n_panels, uint32_t i)
+/* False: the share is smaller than others, it has no such piece. */
+static bool find_piece(const struct walk *w, uint32_t share, const struct cut *c, uint32_t n_panels, uint32_t i, struct piece *ret)
 {
-    struct piece t = { .panel = i % c->n_across * c->panels, .row = w->first + i / c->n_across * c->rows };
+    const struct span s = share_of(w, share);
+    struct piece t = { .panel = i % c->n_across * c->panels, .row = s.from + i / c->n_across * c->rows };
 
+    if (t.row >= s.to)
+        return false;
     t.n_panels = n_panels - t.panel < c->panels ? n_panels - t.panel : c->panels;
-    t.n_rows = w->n - t.row < c->rows ? w->n - t.row : c->rows;
-    return t;
+    t.n_rows = s.to - t.row < c->rows ? s.to - t.row : c->rows;
+    *ret = t;
+    return true;
 }
 
 /* Groups of a piece, from its panel number `from` on. */
@@ -208,7 +260,7 @@ static void take_out(const struct walk *w, const struct weight *weight, const st
 
 struct qkv { struct cut cuts[3]; };
 
-static void qkv_item(const struct walk *w, const void *arg, uint32_t i)
+static void qkv_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
     const struct qkv *all = arg;
     const struct layer *l = layer_of(w);
@@ -221,7 +273,8 @@ static void qkv_item(const struct walk *w, const void *arg, uint32_t i)
         i -= all->cuts[id].n;
         at += (size_t)l->w[id].mat.n_groups * KERNEL_LANES;
     }
-    t = piece_of(w, &all->cuts[id], panels_of(&l->w[id]), i);
+    if (!find_piece(w, share, &all->cuts[id], panels_of(&l->w[id]), i, &t))
+        return;
     multiply(w, &l->w[id], w->prompt->in, &t, w->p->room->sums);
     take_out(w, &l->w[id], &t, false, m->qkv_rows[row_of(w, t.row)] + at, (size_t)(m->qkv_rows[1] - m->qkv_rows[0]));
     for (uint32_t r = row_of(w, t.row); r < row_of(w, t.row + t.n_rows); r++)
@@ -229,14 +282,14 @@ static void qkv_item(const struct walk *w, const void *arg, uint32_t i)
             part_keep_group(w->p, w->layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
 }
 
-static void head_item(const struct walk *w, const void *arg, uint32_t i)
+static void head_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
-    const struct model_shape *s = &w->p->m->shape;
-    const uint32_t end = (i + 1) * ROWS_OF_NORM < w->n ? (i + 1) * ROWS_OF_NORM : w->n;
+    const struct model_shape *shape = &w->p->m->shape;
+    const struct span s = few_rows(w, share, i);
 
     (void)arg;
-    for (uint32_t r = i * ROWS_OF_NORM; r < end; r++)
-        for (uint32_t h = 0; h < s->n_heads + s->n_kv_heads; h++)
+    for (uint32_t r = s.from; r < s.to; r++)
+        for (uint32_t h = 0; h < shape->n_heads + shape->n_kv_heads; h++)
             part_keep_head(w->p, w->layer, h, row_of(w, r));
 }
 
@@ -252,7 +305,7 @@ static void qkv(struct walk *w)
     }
     run(w, qkv_item, &all, n);
     if (l->q_norm)
-        run(w, head_item, NULL, ceil_of(w->n, ROWS_OF_NORM));
+        run_rows(w, head_item, NULL);
 }
 
 /* ---- attention ------------------------------------------------------- */
@@ -298,16 +351,20 @@ static void heads_to_tiles(const struct walk *w, uint32_t r, uint32_t head, cons
 }
 
 /* The longest first: of a prompt's rows the last see most. */
-static void attend_item(const struct walk *w, const void *arg, uint32_t i)
+static void attend_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
     const struct model *m = w->p->m;
-    const uint32_t heads = m->shape.n_kv_heads, head = i % heads;
-    const struct unit *u = &w->prompt->units[w->prompt->n_units - 1 - i / heads];
-    float *o = w->p->rows->heads + (size_t)row_of(w, u->first) * m->heads_stride + (size_t)head * m->group * m->shape.head_dim;
+    const uint32_t heads = m->shape.n_kv_heads, head = i % heads, *at = &w->prompt->share_units[share];
+    const struct unit *u;
+    float *o;
 
     (void)arg;
+    if (i / heads >= at[1] - at[0])
+        return;
+    u = &w->prompt->units[at[1] - 1 - i / heads];
     if ((uint32_t)u->first + u->n <= w->first)
         return;
+    o = w->p->rows->heads + (size_t)row_of(w, u->first) * m->heads_stride + (size_t)head * m->group * m->shape.head_dim;
     if (w->k->attend)
         attend_unit(w, u, head, o);
     for (uint32_t r = u->first; r < (uint32_t)u->first + u->n; r++, o += m->heads_stride) {
@@ -327,12 +384,14 @@ struct to_stream {
     struct cut cut;
 };
 
-static void stream_item(const struct walk *w, const void *arg, uint32_t i)
+static void stream_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
     const struct to_stream *s = arg;
     const struct model *m = w->p->m;
-    const struct piece t = piece_of(w, &s->cut, panels_of(s->weight), i);
+    struct piece t;
 
+    if (!find_piece(w, share, &s->cut, panels_of(s->weight), i, &t))
+        return;
     multiply(w, s->weight, s->x, &t, w->p->room->sums);
     take_out(w, s->weight, &t, !s->normed, (s->normed ? m->y : w->p->rows->x) + (size_t)row_of(w, t.row) * m->dim, m->dim);
 }
@@ -351,13 +410,15 @@ static const float *bias_at(const struct weight *weight, uint32_t panel)
 }
 
 /* A panel of both matrices is one column of tiles in the middle. */
-static void gate_item(const struct walk *w, const void *arg, uint32_t i)
+static void gate_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
     const struct weight *gate = &layer_of(w)->w[W_GATE], *up = &layer_of(w)->w[W_UP];
     const struct model *m = w->p->m;
-    const struct piece t = piece_of(w, arg, panels_of(gate), i);
     float *gates = w->p->room->sums, *ups = gates + PROMPT_ITEM * (size_t)KERNEL_LANES;
+    struct piece t;
 
+    if (!find_piece(w, share, arg, panels_of(gate), i, &t))
+        return;
     multiply(w, gate, w->prompt->in, &t, gates);
     multiply(w, up, w->prompt->in, &t, ups);
     for (uint32_t q = 0; q < t.n_panels; q++)
@@ -385,7 +446,7 @@ static void run_layer(struct walk *w)
         w->first = w->prompt->seen_from;
     if (w->first >= w->n)
         return;
-    run(w, attend_item, NULL, w->prompt->n_units * m->shape.n_kv_heads);
+    run(w, attend_item, NULL, w->prompt->most_units * m->shape.n_kv_heads);
     to_stream(w, W_O, w->prompt->att, l->post_attn_norm != NULL);
     norm_rows(w, l->post_attn_norm, l->ffn_norm);
     gates = cut(w, l->w[W_GATE].mat.k, panels_of(&l->w[W_GATE]), 2);
@@ -400,7 +461,7 @@ void prompt_part(const struct part *p)
 
     w.k->enter();
     if (w.layer == 0) {
-        run(&w, begin_item, NULL, ceil_of(w.n, ROWS_OF_NORM));
+        run_rows(&w, begin_item, NULL);
         norm_rows(&w, NULL, p->m->layers[0].attn_norm);
     }
     for (; w.layer < w.prompt->to; w.layer++)
@@ -424,20 +485,51 @@ static uint32_t unit_rows(const struct model *m)
     return rows;
 }
 
-void prompt_plan(struct model *m)
+/* Rows are dealt to shares of whole blocks. */
+static void plan_shares(struct model *m)
+{
+    struct prompt *p = &m->prompt;
+    uint32_t most = m->prompt.n / LEAST_SHARE;
+
+    most = most > m->threads ? m->threads : most ? most : 1;
+    p->share_rows = ceil_of(ceil_of(m->prompt.n, PROMPT_ROWS), most) * PROMPT_ROWS;
+    p->n_shares = ceil_of(m->prompt.n, p->share_rows);
+    for (uint32_t i = 0; i < p->n_shares; i++)
+        for (int phase = 0; phase < 2; phase++)
+            p->claims[phase][i].n = 0;
+}
+
+static void plan_units(struct model *m)
 {
     struct prompt *p = &m->prompt;
     const struct model_row *rows = m->pass + prompt_row(m, 0);
     const uint32_t most = unit_rows(m);
+    uint32_t n = 0;
+
+    p->most_units = 0;
+    for (uint32_t share = 0; share < p->n_shares; share++) {
+        const uint32_t from = share * p->share_rows, end = from + p->share_rows;
+
+        p->share_units[share] = n;
+        for (uint32_t r = from; r < end && r < p->n; r++) {
+            if (r == from || p->units[n - 1].n == most || !follows(&rows[r - 1], &rows[r]))
+                p->units[n++] = (struct unit){ (uint16_t)r, 0 };
+            p->units[n - 1].n++;
+        }
+        if (p->most_units < n - p->share_units[share])
+            p->most_units = n - p->share_units[share];
+    }
+    p->share_units[p->n_shares] = n;
+}
+
+void prompt_plan(struct model *m)
+{
+    struct prompt *p = &m->prompt;
+    const struct model_row *rows = m->pass + prompt_row(m, 0);
     uint32_t seen = 0;
 
-    p->next[0] = p->next[1] = 0;
-    p->n_units = 0;
-    for (uint32_t r = 0; r < p->n; r++) {
-        if (r == 0 || p->units[p->n_units - 1].n == most || !follows(&rows[r - 1], &rows[r]))
-            p->units[p->n_units++] = (struct unit){ (uint16_t)r, 0 };
-        p->units[p->n_units - 1].n++;
-    }
+    plan_shares(m);
+    plan_units(m);
     while (seen < p->n && !rows[seen].logits)
         seen++;
     p->seen_from = seen == p->n ? seen : seen / PROMPT_ROWS * PROMPT_ROWS;

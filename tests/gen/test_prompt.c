@@ -202,6 +202,9 @@ Test(prompt, a_row_is_the_same_to_the_bit_for_any_chunks_and_threads)
                 want = keep(&b);
             }
             all_ways_agree(&b, want, threads == 1 ? WHOLE : 150, threads);
+            /* As many as are dealt out among the threads. */
+            feed(&b, 0, 0, WHOLE, WHOLE, true);
+            expect_same(&b, want, 0, WHOLE, "in shares, rows", WHOLE);
             bed_fini(&b);
         }
     }
@@ -249,33 +252,33 @@ Test(prompt, rows_of_other_sequences_and_generated_ones_change_nothing)
 /* In the last layer only what is wanted is computed. */
 Test(prompt, logits_do_not_depend_on_which_others_are_wanted)
 {
-    static const uint32_t wanted[] = { 0, 31, 32, 100, 149 };
+    static const uint32_t wanted[] = { 0, 31, 32, 127, 128, 249 };
     const struct tiny_model t = shape(0, GGML_Q8_0);
     CLEANUP(mem_free) float *want = NULL;
-    struct model_row rows[150];
+    struct model_row rows[250];
     struct bed b;
 
     bed_init(&b, &t, 2);
-    feed(&b, 0, 0, 150, 150, true);
+    feed(&b, 0, 0, 250, 250, true);
     want = keep(&b);
     for (size_t w = 0; w < sizeof wanted / sizeof wanted[0]; w++) {
         memset(b.logits, 0xff, (size_t)LONG * b.vocab * sizeof *b.logits);
-        for (uint32_t i = 0; i < 150; i++) {
+        for (uint32_t i = 0; i < 250; i++) {
             rows[i] = row(&b, 0, i, true);
             if (i != wanted[w])
                 rows[i].logits = NULL;
         }
-        model_forward(b.model, b.kv, rows, 150);
+        model_forward(b.model, b.kv, rows, 250);
         expect_same(&b, want, wanted[w], wanted[w] + 1, "wanted", wanted[w]);
     }
     /* None: keys and values are all that is left of it. */
-    for (uint32_t i = 0; i < 149; i++) {
+    for (uint32_t i = 0; i < 249; i++) {
         rows[i] = row(&b, 0, i, true);
         rows[i].logits = NULL;
     }
-    model_forward(b.model, b.kv, rows, 149);
-    feed(&b, 0, 149, 150, 1, true);
-    expect_same(&b, want, 149, 150, "behind a pass without logits,", 149);
+    model_forward(b.model, b.kv, rows, 249);
+    feed(&b, 0, 249, 250, 1, true);
+    expect_same(&b, want, 249, 250, "behind a pass without logits,", 249);
     bed_fini(&b);
 }
 
