@@ -202,7 +202,7 @@ static void store_v(const struct part *p, uint32_t layer, uint32_t group, const 
 
 /* A group holds whole pairs of neighbours, so it can be rotated and stored by the thread that has it; unless whole
  * heads have to be normed first. */
-void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r)
+static void keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r)
 {
     const struct layer *l = &p->m->layers[layer];
     const struct turns *turns = &p->rows->turns[l->sight];
@@ -235,7 +235,7 @@ static void qkv_part(const struct part *p, uint32_t layer)
         mul(p, w, &p->rows->in, m->qkv_rows, at, from, to, first_group(p, &l->w[id + 1].mat));
         for (uint32_t r = 0; r < p->step->n; r++)
             for (uint32_t g = from; g < to; g++)
-                part_keep_group(p, layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
+                keep_group(p, layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
         at += (size_t)w->mat.n_groups * KERNEL_LANES;
     }
 }

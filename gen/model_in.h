@@ -62,6 +62,7 @@ struct worker_room {
     /* Of the kernels of a prompt, where there are some. */
     float *sums;                /* [PROMPT_ITEM] rows of 32 */
     void *tiles, *attend;
+    float *heads;               /* [PROMPT_ATTEND_ROWS][group][head_dim]: what attend() gives */
 };
 
 /* Neighbouring rows of one sequence whose attention is one piece of work. */
@@ -148,10 +149,9 @@ struct part {
     uint32_t from, to;          /* generated rows that it does row-wise work for */
 };
 
-/* For row r of the model's buffers: embedding and turns; group g of 16 rows of Q, K or V, turned and kept unless heads are
- * normed; head h of queries, then keys, normed, turned and kept; what the query heads of head h see. */
+/* For row r of the model's buffers: embedding and turns; head h of queries, then keys, normed, turned and kept; what the
+ * query heads of head h see. */
 void part_begin_row(const struct part *p, uint32_t r);
-void part_keep_group(const struct part *p, uint32_t layer, enum weight_id id, uint32_t g, float *x, uint32_t r);
 void part_keep_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r);
 void part_attend_head(const struct part *p, uint32_t layer, uint32_t h, uint32_t r);
 

@@ -920,6 +920,7 @@ static void place_prompt(struct model *m, struct layout *l)
         room->sums = place(l, PROMPT_ITEM * 2 * (size_t)KERNEL_LANES, sizeof *room->sums);
         room->tiles = place(l, PROMPT_ROOM, 1);
         room->attend = place(l, k->attend ? k->attend_scratch(m->group, m->shape.head_dim) : 0, 1);
+        room->heads = place(l, k->attend ? (size_t)PROMPT_ATTEND_ROWS * m->group * m->shape.head_dim : 0, sizeof *room->heads);
     }
 }
 

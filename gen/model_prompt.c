@@ -233,38 +233,88 @@ static void multiply(const struct walk *w, const struct weight *weight, uint16_t
     });
 }
 
+static const float *bias_at(const struct weight *weight, uint32_t panel)
+{
+    return weight->bias ? weight->bias + (size_t)panel * 2 * KERNEL_LANES : NULL;
+}
+
 static const float *panel_sums(const float *sums, const struct piece *t, uint32_t panel)
 {
     return sums + (size_t)panel * ceil_of(t->n_rows, PROMPT_ROWS) * PROMPT_SUMS;
 }
 
-/* y: of the first row of the piece, at the weight's first row. */
-static void take_out(const struct walk *w, const struct weight *weight, const struct piece *t, bool add, float *y, size_t y_stride)
+static struct prompt_out out_of(const struct walk *w, const struct weight *weight, const struct piece *t, uint32_t panel)
 {
-    for (uint32_t i = 0; i < t->n_panels; i++) {
-        const size_t at = (size_t)(t->panel + i) * 2 * KERNEL_LANES;
-
-        w->k->out(&(struct prompt_out){
-            .c = panel_sums(w->p->room->sums, t, i),
-            .n_rows = t->n_rows,
-            .n_groups = groups_of(weight, t, i, 1),
-            .bias = weight->bias ? weight->bias + at : NULL,
-            .add = add,
-            .y = y + at,
-            .y_stride = y_stride,
-        });
-    }
+    return (struct prompt_out){
+        .c = panel_sums(w->p->room->sums, t, panel),
+        .n_rows = t->n_rows,
+        .n_groups = groups_of(weight, t, panel, 1),
+        .bias = bias_at(weight, t->panel + panel),
+    };
 }
 
 /* ---- queries, keys, values -------------------------------------------- */
 
 struct qkv { struct cut cuts[3]; };
 
+static void turn_out(const struct walk *w, struct prompt_out *o, const struct piece *t, uint32_t panel)
+{
+    const struct turns *turns = &w->p->rows->turns[layer_of(w)->sight];
+    const uint32_t hd = w->p->m->shape.head_dim, at = (t->panel + panel) * 2 * KERNEL_LANES;
+
+    o->cos = turns->c + (size_t)row_of(w, t->row) * hd;
+    o->sin = turns->s + (size_t)row_of(w, t->row) * hd;
+    o->turn_stride = hd;
+    o->turn_at[0] = at % hd;
+    o->turn_at[1] = (at + KERNEL_LANES) % hd;
+}
+
+/* x: one panel's rows of keys or values. */
+static void keep(const struct walk *w, enum weight_id id, const struct piece *t, uint32_t panel, uint32_t n_groups, const float *x)
+{
+    const struct part *p = w->p;
+    struct kv *kv = p->step->kv;
+    const uint32_t hd = p->m->shape.head_dim;
+    void (*const put)(uint8_t *, uint32_t, uint32_t, uint32_t, const float *) = (id == W_K ? p->k->put_k : p->k->put_v)[kv_type(kv)];
+
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const uint32_t row = (t->panel + panel) * 2 * KERNEL_LANES + g * KERNEL_LANES, head = row / hd, at = row % hd;
+
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            const struct model_row *of = &p->m->pass[row_of(w, t->row + r)];
+
+            put(kv_page(kv, w->layer, of->pages[of->pos / KV_PAGE], head), hd, of->pos % KV_PAGE, at,
+                x + (size_t)r * KERNEL_BLOCK + g * KERNEL_LANES);
+        }
+    }
+}
+
+/* Queries go where attention finds them, and keys where they are normed first; other keys, and values, to their pages. */
+static void qkv_out(const struct walk *w, enum weight_id id, const struct piece *t, uint32_t panel, size_t at)
+{
+    const struct layer *l = layer_of(w);
+    const struct model *m = w->p->m;
+    struct prompt_out o = out_of(w, &l->w[id], t, panel);
+    const bool pages = id == W_V || (id == W_K && !l->q_norm);
+
+    if (id != W_V && !l->q_norm)
+        turn_out(w, &o, t, panel);
+    if (pages) {
+        o.y = w->p->room->sums + PROMPT_ITEM * (size_t)KERNEL_LANES;
+        o.y_stride = KERNEL_BLOCK;
+    } else {
+        o.y = m->qkv_rows[row_of(w, t->row)] + at + (size_t)(t->panel + panel) * 2 * KERNEL_LANES;
+        o.y_stride = (size_t)(m->qkv_rows[1] - m->qkv_rows[0]);
+    }
+    w->k->out(&o);
+    if (pages)
+        keep(w, id, t, panel, o.n_groups, o.y);
+}
+
 static void qkv_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
 {
     const struct qkv *all = arg;
     const struct layer *l = layer_of(w);
-    const struct model *m = w->p->m;
     enum weight_id id = W_Q;
     size_t at = 0;
     struct piece t;
@@ -276,10 +326,8 @@ static void qkv_item(const struct walk *w, const void *arg, uint32_t share, uint
     if (!find_piece(w, share, &all->cuts[id], panels_of(&l->w[id]), i, &t))
         return;
     multiply(w, &l->w[id], w->prompt->in, &t, w->p->room->sums);
-    take_out(w, &l->w[id], &t, false, m->qkv_rows[row_of(w, t.row)] + at, (size_t)(m->qkv_rows[1] - m->qkv_rows[0]));
-    for (uint32_t r = row_of(w, t.row); r < row_of(w, t.row + t.n_rows); r++)
-        for (uint32_t g = 2 * t.panel, end = g + groups_of(&l->w[id], &t, 0, t.n_panels); g < end; g++)
-            part_keep_group(w->p, w->layer, id, g, m->qkv_rows[r] + at + (size_t)g * KERNEL_LANES, r);
+    for (uint32_t q = 0; q < t.n_panels; q++)
+        qkv_out(w, id, &t, q, at);
 }
 
 static void head_item(const struct walk *w, const void *arg, uint32_t share, uint32_t i)
@@ -300,7 +348,7 @@ static void qkv(struct walk *w)
     uint32_t n = 0;
 
     for (enum weight_id id = W_Q; id <= W_V; id++) {
-        all.cuts[id] = cut(w, l->w[id].mat.k, panels_of(&l->w[id]), 4);
+        all.cuts[id] = cut(w, l->w[id].mat.k, panels_of(&l->w[id]), 2);
         n += all.cuts[id].n;
     }
     run(w, qkv_item, &all, n);
@@ -310,7 +358,7 @@ static void qkv(struct walk *w)
 
 /* ---- attention ------------------------------------------------------- */
 
-static void attend_unit(const struct walk *w, const struct unit *u, uint32_t head, float *o)
+static void attend_unit(const struct walk *w, const struct unit *u, uint32_t head)
 {
     const struct part *p = w->p;
     const struct model *m = p->m;
@@ -329,8 +377,8 @@ static void attend_unit(const struct walk *w, const struct unit *u, uint32_t hea
         .pages = m->pass[r].pages,
         .scale = m->attn_scale,
         .softcap = m->attn_softcap,
-        .o = o,
-        .o_stride = m->heads_stride,
+        .o = p->room->heads,
+        .o_stride = m->group * hd,
         .scratch = p->room->attend,
     });
 }
@@ -356,7 +404,8 @@ static void attend_item(const struct walk *w, const void *arg, uint32_t share, u
     const struct model *m = w->p->m;
     const uint32_t heads = m->shape.n_kv_heads, head = i % heads, *at = &w->prompt->share_units[share];
     const struct unit *u;
-    float *o;
+    const float *o;
+    size_t o_stride;
 
     (void)arg;
     if (i / heads >= at[1] - at[0])
@@ -364,10 +413,15 @@ static void attend_item(const struct walk *w, const void *arg, uint32_t share, u
     u = &w->prompt->units[at[1] - 1 - i / heads];
     if ((uint32_t)u->first + u->n <= w->first)
         return;
-    o = w->p->rows->heads + (size_t)row_of(w, u->first) * m->heads_stride + (size_t)head * m->group * m->shape.head_dim;
-    if (w->k->attend)
-        attend_unit(w, u, head, o);
-    for (uint32_t r = u->first; r < (uint32_t)u->first + u->n; r++, o += m->heads_stride) {
+    if (w->k->attend) {
+        attend_unit(w, u, head);
+        o = w->p->room->heads;
+        o_stride = m->group * m->shape.head_dim;
+    } else {
+        o = w->p->rows->heads + (size_t)row_of(w, u->first) * m->heads_stride + (size_t)head * m->group * m->shape.head_dim;
+        o_stride = m->heads_stride;
+    }
+    for (uint32_t r = u->first; r < (uint32_t)u->first + u->n; r++, o += o_stride) {
         if (!w->k->attend)
             part_attend_head(w->p, w->layer, head, row_of(w, r));
         heads_to_tiles(w, r, head, o);
@@ -393,7 +447,14 @@ static void stream_item(const struct walk *w, const void *arg, uint32_t share, u
     if (!find_piece(w, share, &s->cut, panels_of(s->weight), i, &t))
         return;
     multiply(w, s->weight, s->x, &t, w->p->room->sums);
-    take_out(w, s->weight, &t, !s->normed, (s->normed ? m->y : w->p->rows->x) + (size_t)row_of(w, t.row) * m->dim, m->dim);
+    for (uint32_t q = 0; q < t.n_panels; q++) {
+        struct prompt_out o = out_of(w, s->weight, &t, q);
+
+        o.add = !s->normed;
+        o.y = (s->normed ? m->y : w->p->rows->x) + (size_t)row_of(w, t.row) * m->dim + (size_t)(t.panel + q) * 2 * KERNEL_LANES;
+        o.y_stride = m->dim;
+        w->k->out(&o);
+    }
 }
 
 static void to_stream(struct walk *w, enum weight_id id, uint16_t *x, bool normed)
@@ -402,11 +463,6 @@ static void to_stream(struct walk *w, enum weight_id id, uint16_t *x, bool norme
 
     s.cut = cut(w, s.weight->mat.k, panels_of(s.weight), 4);
     run(w, stream_item, &s, s.cut.n);
-}
-
-static const float *bias_at(const struct weight *weight, uint32_t panel)
-{
-    return weight->bias ? weight->bias + (size_t)panel * 2 * KERNEL_LANES : NULL;
 }
 
 /* A panel of both matrices is one column of tiles in the middle. */

@@ -303,7 +303,7 @@ INLINE const float *sums_of(const float *c, uint32_t r)
 }
 
 /* Rows are far apart, so both groups of one go out together. */
-INLINE void out_rows(const struct prompt_out *o, const int n_groups)
+INLINE void out_rows(const struct prompt_out *o, const int n_groups, const bool turned)
 {
     v16 bias[2];
 
@@ -318,6 +318,11 @@ INLINE void out_rows(const struct prompt_out *o, const int n_groups)
 
             if (o->bias)
                 v = v16_add(v, bias[g]);
+            if (turned) {
+                const size_t at = r * o->turn_stride + o->turn_at[g];
+
+                v = v16_fma(v, v16_load(o->cos + at), v16_mul(v16_swap_pairs(v), v16_load(o->sin + at)));
+            }
             v16_store(y + g * L, o->add ? v16_add(v16_load(y + g * L), v) : v);
         }
     }
@@ -325,10 +330,12 @@ INLINE void out_rows(const struct prompt_out *o, const int n_groups)
 
 static void prompt_out(const struct prompt_out *o)
 {
-    if (o->n_groups == 2)
-        out_rows(o, 2);
+    if (o->n_groups == 1)
+        out_rows(o, 1, o->cos != NULL);
+    else if (o->cos)
+        out_rows(o, 2, true);
     else
-        out_rows(o, 1);
+        out_rows(o, 2, false);
 }
 
 INLINE v16 exp2_rough(v16 x) { return exp2_cubic(v16_max(v16_min(x, v16_set1(126)), v16_set1(-125))); }
@@ -363,7 +370,12 @@ static void prompt_gate(const struct prompt_gate *o)
 
 static void to_tiles(const float *f, uint32_t n, uint32_t at, uint32_t row, uint16_t *x)
 {
-    for (uint32_t i = 0, to; i < n; i += to) {
+    uint32_t i = 0, to;
+
+    for (; at % B == 0 && i + B <= n; i += B)
+        _mm512_storeu_si512(x + (size_t)(at + i) / B * 2 * PROMPT_TILE + row * B,
+                            (__m512i)_mm512_cvtne2ps_pbh(v16_load(f + i + L), v16_load(f + i)));
+    for (; i < n; i += to) {
         const uint32_t c = at + i, left = L - c % L;    /* sixteen columns, or what there is of them */
         const __mmask16 mask = (__mmask16)((1u << (to = n - i < left ? n - i : left)) - 1);
         const __m256i v = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, f + i));

@@ -46,6 +46,9 @@ struct prompt_out {
     uint32_t n_rows, n_groups;  /* n_groups 1 or 2 */
     const float *bias;          /* [n_groups * 16], or NULL */
     bool add;                   /* to what is in y: the residual stream */
+    const float *cos, *sin;     /* of the first row, for rope() of struct kernels; NULL: not turned */
+    uint32_t turn_at[2];        /* where in them each group begins */
+    size_t turn_stride;         /* floats from row to row */
     float *y;                   /* of the first row and column */
     size_t y_stride;            /* floats from row to row */
 };
