@@ -219,10 +219,13 @@ static uint32_t groups_of(const struct weight *weight, const struct piece *t, ui
 static void multiply(const struct walk *w, const struct weight *weight, uint16_t *x, const struct piece *t, float *sums)
 {
     const struct mat *mat = &weight->mat;
+    const uint8_t *first = mat->w + (size_t)t->panel * 2 * mat->group_bytes;
+    const bool more = (t->panel + 2 * t->n_panels) * 2 <= mat->n_groups;        /* then most likely the next item is this thread's */
 
     w->k->mul(&(struct prompt_mul){
         .type = mat->type,
-        .w = mat->w + (size_t)t->panel * 2 * mat->group_bytes,
+        .w = first,
+        .next = more ? first + (size_t)t->n_panels * 2 * mat->group_bytes : NULL,
         .group_bytes = mat->group_bytes,
         .n_groups = groups_of(weight, t, 0, t->n_panels),
         .k = mat->k,

@@ -234,8 +234,14 @@ static uint32_t chunk_of(uint32_t n_blocks)
     return n_blocks % 8 == 0 ? 8 : (n_blocks + n - 1) / n;
 }
 
+/* What is unpacked next comes from memory between products, `lines` of it for each block of k. */
+struct ahead {
+    const uint8_t *at, *end;
+    uint32_t lines;
+};
+
 /* n blocks of k of 32 rows, or with `half` of the first 16. */
-INLINE void multiply_block(const uint16_t *x, const uint16_t *w, uint32_t n, float *c, bool first, bool half)
+INLINE void multiply_block(const uint16_t *x, const uint16_t *w, uint32_t n, float *c, bool first, bool half, struct ahead *ahead)
 {
     if (first) {
         TILE_ZERO(0);
@@ -251,6 +257,8 @@ INLINE void multiply_block(const uint16_t *x, const uint16_t *w, uint32_t n, flo
         }
     }
     for (uint32_t i = 0; i < n; i++, x += 2 * PROMPT_TILE, w += 2 * TILE_ELEMENTS) {
+        for (uint32_t l = 0; l < ahead->lines && ahead->at < ahead->end; l++, ahead->at += 64)
+            prefetch(ahead->at);
         TILE_LOAD(4, x, 64);
         TILE_LOAD(6, w, 64);
         TILE_BF16(0, 4, 6);
@@ -276,6 +284,8 @@ static void prompt_mul(const struct prompt_mul *m)
     const uint32_t n_blocks = (m->n_rows + PROMPT_ROWS - 1) / PROMPT_ROWS;
     const size_t x_stride = (size_t)n_k * 2 * PROMPT_TILE;
     uint16_t *tiles = m->room;
+    const size_t bytes = m->next ? m->n_groups * m->group_bytes : 0, steps = (size_t)n_blocks * n_panels * n_k;
+    struct ahead ahead = { m->next, bytes ? m->next + bytes : NULL, (uint32_t)((bytes / 64 + steps - 1) / steps) };
 
     for (uint32_t k = 0, n; k < n_k; k += n) {
         n = n_k - k < most ? n_k - k : most;
@@ -291,7 +301,7 @@ static void prompt_mul(const struct prompt_mul *m)
                     memset(tiles + (2 * (size_t)i + 1) * TILE_ELEMENTS, 0, TILE_ELEMENTS * sizeof *tiles);
             for (uint32_t r = 0; r < n_blocks; r++)
                 multiply_block(m->x + r * x_stride + (size_t)k * 2 * PROMPT_TILE, tiles, n, c + (size_t)r * PROMPT_SUMS,
-                               k == 0, m->n_rows - r * PROMPT_ROWS <= PROMPT_ROWS / 2);
+                               k == 0, m->n_rows - r * PROMPT_ROWS <= PROMPT_ROWS / 2, &ahead);
         }
     }
 }

@@ -31,6 +31,7 @@ enum {
 struct prompt_mul {
     enum mat_type type;
     const uint8_t *w;           /* the first group */
+    const uint8_t *next;        /* as many groups that this thread may unpack after these; a hint, may be NULL */
     size_t group_bytes;
     uint32_t n_groups;          /* an odd last one is a panel with zeros behind it */
     uint32_t k;
