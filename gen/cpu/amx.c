@@ -1,11 +1,13 @@
 /* AMX: what AVX-512 with VNNI does, and tiles where they pay.
  *
  * Generated rows, 9 and more: int8 tiles of one block each. Their sums are the exact integers of the VNNI products and are scaled
- * in the same order, so results are the same bits. Below 9 rows the products of VNNI are as fast.
+ * in the same order, so results are the same bits. Below 9 rows the products of VNNI are as fast, and take memory's time better.
  *
- * A step works on two blocks in four stages, for nothing of a tile's way overlaps by itself: while blocks i are multiplied,
- * i + 1 are unpacked, the sums of i - 1 stored, those of i - 2 scaled. Rows are cut into tiles of equal height; where they do not
- * divide evenly the last one begins early and computes some rows again. Types with two scales in a block stay with VNNI.
+ * While block i is multiplied, the sums of i - 1 are stored and those of i - 2 scaled. Rows are cut into tiles of equal height.
+ * What the loop reads lies ready: weights are unpacked, activations gathered, both for a chunk of k that fits in the first
+ * cache. So nothing in it is called, which would cost the sums of all rows their registers, and every address is a constant
+ * away. Tiles and vectors do not work at once, whatever their order: together they take as long as one behind the other.
+ * Types with two scales in a block stay with VNNI.
  */
 #include "gen/cpu/avx512.h"
 
@@ -17,123 +19,144 @@
 enum {
     MIN_ROWS = 9,               /* of int8 tiles */
     MAX_ROWS = 16,
-    WEIGHTS = B * L,            /* of a block: bytes as int8 */
-    CHUNK = 32,                 /* blocks that are kept unpacked for the next rows: 16 KB */
+    CHUNK = 24,                 /* blocks of a group at once: 15 KB of weights, and of a tile's activations as many */
+    SLAB = 2,                   /* tiles that use them in turn */
 };
 
 /* ---- int8 ------------------------------------------------------------ */
 
-/* A type whose blocks have one scale and perhaps one minimum each. Functions, not constants: what is around them is
- * compiled once for each height of a tile, not for each type too. */
-struct int8_type {
-    uint32_t bytes;             /* of a packed block, on average */
-    bool has_min;
-    void (*unpack)(const uint8_t *group, uint32_t b, uint8_t *out);         /* its integers as bytes */
-    void (*scales)(const uint8_t *group, uint32_t b, v16 *ret_d, v16 *ret_m);
+/* Blocks of a group, unpacked once for all rows. */
+struct int8_weights {
+    uint8_t bytes[CHUNK][B * L];
+    float d[CHUNK][L], min[CHUNK][L];
 };
 
-INLINE void unpack(const enum mat_type type, const uint8_t *group, uint32_t b, uint8_t *out)
-{
-    UNROLL for (int n = 0; n < B / 4; n++) {
-        const int j = word_at(type, 0, n);
+/* The same blocks of the activations of a tile. */
+struct int8_rows {
+    int8_t q[CHUNK][MAX_ROWS * B];
+    float d[CHUNK][MAX_ROWS], s[CHUNK][MAX_ROWS];
+};
 
-        _mm512_storeu_si512(out + j * 64, _mm512_sub_epi8(word(type, group, b, 0, j),
-                                                          _mm512_set1_epi8((char)pack_forms[type].offset)));
+/* A type whose blocks have one scale and perhaps one minimum each. What is around unpack() is compiled once for each height
+ * of a tile, not for each type too. */
+struct int8_type {
+    bool has_min;
+    uint32_t block_bytes;       /* on average */
+    void (*unpack)(const uint8_t *group, uint32_t from, uint32_t n, struct int8_weights *to);
+};
+
+INLINE void unpack(const enum mat_type type, const uint8_t *group, uint32_t from, uint32_t n, struct int8_weights *to)
+{
+    for (uint32_t i = 0, b = from; i < n; i++, b++) {
+        v16 d, min;
+
+        UNROLL for (int w = 0; w < B / 4; w++) {
+            const int j = word_at(type, 0, w);
+
+            _mm512_store_si512(to->bytes[i] + j * 64, _mm512_sub_epi8(word(type, group, b, 0, j),
+                                                                      _mm512_set1_epi8((char)pack_forms[type].offset)));
+        }
+        scales(type, group, b, 0, 0, &d, &min);
+        v16_store(to->d[i], d);
+        if (pack_forms[type].min)
+            v16_store(to->min[i], min);
     }
 }
 
-/* Where the rows of a tile and the blocks of a chunk are. */
-struct int8_place {
-    const struct mul *m;
-    const uint8_t *w, *next;
-    uint32_t row, from, to;     /* blocks [from, to) */
-    uint8_t *bytes;             /* [CHUNK][WEIGHTS] */
-    bool unpacked;              /* they are in it already */
-    float *y[MAX_ROWS];         /* where each row's sums go */
-};
-
-INLINE void unpack_pair(const struct int8_type *type, const struct int8_place *p, uint32_t b)
+/* Rows [row, row + rows), the last of all repeated where there are fewer. */
+static void gather(const struct mul *m, uint32_t row, uint32_t rows, uint32_t from, uint32_t n, struct int8_rows *to)
 {
-    if (p->next)
-        for (uint32_t line = 0; line < 2 * type->bytes; line += 64)
-            prefetch(p->next + (size_t)b * type->bytes + line);
-    type->unpack(p->w, b, p->bytes + (size_t)(b - p->from) * WEIGHTS);
-    if (b + 1 < p->to)
-        type->unpack(p->w, b + 1, p->bytes + (size_t)(b + 1 - p->from) * WEIGHTS);
+    const uint32_t n_blocks = m->x->k / B;
+
+    for (uint32_t t = 0; t < rows; t++) {
+        const size_t at = (size_t)(row + t < m->n_rows ? row + t : m->n_rows - 1) * n_blocks + from;
+
+        for (uint32_t i = 0; i < n; i++) {
+            memcpy(to->q[i] + t * B, m->x->q + (at + i) * B, B);
+            to->d[i][t] = m->x->d[at + i];
+            to->s[i][t] = m->x->s[at + i];
+        }
+    }
 }
 
-/* Sums of blocks b and b + 1 in tiles 0 and 1, or 2 and 3. */
-#define MULTIPLY_PAIR(c0, c1)                                                                                                     \
+/* n blocks of a group for the rows of a tile, of which the first n_rows are somebody's. */
+struct int8_tile {
+    const struct int8_weights *w;
+    const struct int8_rows *x;
+    uint32_t n, n_rows;
+    bool first, has_min;        /* first: of their sums */
+    const uint8_t *next;        /* to prefetch, next_bytes for each block; or NULL */
+    uint32_t next_bytes;
+    float *const *y;
+    size_t at;
+};
+
+#define MULTIPLY(i, c, a, b)                                                                                                      \
     do {                                                                                                                          \
-        TILE_ZERO(c0);                                                                                                            \
-        TILE_LOAD(4, q + b * B, k);                                                                                               \
-        TILE_LOAD(6, p->bytes + (size_t)(b - p->from) * WEIGHTS, 64);                                                             \
-        TILE_INT8(c0, 4, 6);                                                                                                      \
-        if (b + 1 < p->to) {                                                                                                      \
-            TILE_ZERO(c1);                                                                                                        \
-            TILE_LOAD(5, q + b * B + B, k);                                                                                       \
-            TILE_LOAD(7, p->bytes + (size_t)(b - p->from) * WEIGHTS + WEIGHTS, 64);                                               \
-            TILE_INT8(c1, 5, 7);                                                                                                  \
-        }                                                                                                                         \
+        TILE_ZERO(c);                                                                                                             \
+        TILE_LOAD(a, p->x->q[i], B);                                                                                              \
+        TILE_LOAD(b, p->w->bytes[i], 64);                                                                                         \
+        TILE_INT8(c, a, b);                                                                                                       \
     } while (0)
 
-INLINE void scale_block(const struct int8_type *type, const struct int8_place *p, uint32_t b, const int rows,
-                        const int32_t *sums, v16 *f)
+INLINE void scale_block(const struct int8_tile *p, uint32_t i, const int32_t *sums, const uint32_t rows, v16 *f)
 {
-    const uint32_t n_blocks = p->m->x->k / B;
-    const float *d = p->m->x->d + (size_t)p->row * n_blocks + b, *s = p->m->x->s + (size_t)p->row * n_blocks + b;
-    v16 wd, wm;
+    const v16 d = v16_load(p->w->d[i]);
 
-    type->scales(p->w, b, &wd, &wm);
-    UNROLL for (int t = 0; t < rows; t++) {
-        f[t] = v16_fma(v16_mul(wd, v16_set1(d[(size_t)t * n_blocks])),
-                       _mm512_cvtepi32_ps(_mm512_load_si512(sums + t * L)), f[t]);
-        if (type->has_min)
-            f[t] = v16_fma(wm, v16_set1(s[(size_t)t * n_blocks]), f[t]);
+    UNROLL for (uint32_t t = 0; t < rows; t++)
+        f[t] = v16_fma(v16_mul(d, v16_set1(p->x->d[i][t])), _mm512_cvtepi32_ps(_mm512_load_si512(sums + t * L)), f[t]);
+    if (p->has_min) {
+        const v16 min = v16_load(p->w->min[i]);
+
+        UNROLL for (uint32_t t = 0; t < rows; t++)
+            f[t] = v16_fma(min, v16_set1(p->x->s[i][t]), f[t]);
     }
+    for (uint32_t line = 0; p->next && line < p->next_bytes; line += 64)
+        prefetch(p->next + (size_t)i * p->next_bytes + line);
 }
 
-INLINE void int8_rows(const struct int8_type *type, const struct int8_place *p, const int rows)
+INLINE void int8_tile(const struct int8_tile *p, const uint32_t rows)
 {
-    const uint32_t k = p->m->x->k, n = (p->to - p->from + 1) / 2;
-    const int8_t *q = p->m->x->q + (size_t)p->row * k;
-    int32_t sums[4][L * MAX_ROWS] __attribute__((aligned(64)));
+    int32_t sums[2][L * MAX_ROWS] __attribute__((aligned(64)));
+    const uint32_t n = p->n;
     v16 f[MAX_ROWS];
 
-    UNROLL for (int t = 0; t < rows; t++)
-        f[t] = p->from ? v16_load(p->y[t]) : v16_set1(0);
-    if (!p->unpacked)
-        unpack_pair(type, p, p->from);
-    for (uint32_t i = 0, b = p->from; i < n + 2; i++, b += 2) {
-        if (!p->unpacked && i + 1 < n)
-            unpack_pair(type, p, b + 2);
-        if (i % 2 == 0) {
-            if (i < n)
-                MULTIPLY_PAIR(0, 1);
-            if (i > 0 && i <= n) {
-                TILE_STORE(2, sums[2], 64);
-                TILE_STORE(3, sums[3], 64);
-            }
-        } else {
-            if (i < n)
-                MULTIPLY_PAIR(2, 3);
-            if (i <= n) {
-                TILE_STORE(0, sums[0], 64);
-                TILE_STORE(1, sums[1], 64);
-            }
-        }
-        if (i >= 2) {
-            scale_block(type, p, b - 4, rows, sums[i % 2 * 2], f);
-            if (b - 3 < p->to)
-                scale_block(type, p, b - 3, rows, sums[i % 2 * 2 + 1], f);
-        }
+    UNROLL for (uint32_t t = 0; t < rows; t++)
+        f[t] = p->first || t >= p->n_rows ? v16_set1(0) : v16_load(p->y[t] + p->at);
+    for (uint32_t i = 0; i < n + 2; i += 2) {
+        if (i < n)
+            MULTIPLY(i, 0, 4, 6);
+        if (i > 0 && i - 1 < n)
+            TILE_STORE(1, sums[1], 64);
+        if (i > 0)
+            scale_block(p, i - 2, sums[0], rows, f);
+        if (i + 1 < n)
+            MULTIPLY(i + 1, 1, 5, 7);
+        if (i < n)
+            TILE_STORE(0, sums[0], 64);
+        if (i > 0 && i - 1 < n)
+            scale_block(p, i - 1, sums[1], rows, f);
     }
-    UNROLL for (int t = 0; t < rows; t++)
-        v16_store(p->y[t], f[t]);
+    UNROLL for (uint32_t t = 0; t < rows; t++)
+        if (t < p->n_rows)
+            v16_store(p->y[t] + p->at, f[t]);
 }
 
-/* Activations rows x 32 in tiles 4 and 5, weights 8 x 64 in 6 and 7, sums rows x 16 in the others. */
-static void configure_int8(int rows)
+/* By the height of tiles, so that their rows are registers. */
+#define INT8_HEIGHTS(X) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
+#define DEFINE_INT8_TILE(rows)                                                                                                    \
+    static void int8_tile_##rows(const struct int8_tile *p)                                                                       \
+    {                                                                                                                             \
+        const struct int8_tile own = *p;            /* which no instruction on tiles seems to change */                           \
+                                                                                                                                  \
+        int8_tile(&own, rows);                                                                                                    \
+    }
+INT8_HEIGHTS(DEFINE_INT8_TILE)
+#define INT8_TILE_ROW(rows) [rows] = int8_tile_##rows,
+static void (*const int8_tiles[MAX_ROWS + 1])(const struct int8_tile *p) = { INT8_HEIGHTS(INT8_TILE_ROW) };
+
+/* Activations in tiles 4 and 5, weights in 6 and 7, sums in 0 and 1. */
+static void configure_int8(uint32_t rows)
 {
     struct tile_config c = { .palette = 1 };
 
@@ -144,61 +167,53 @@ static void configure_int8(int rows)
     tiles_configure(&c);
 }
 
-INLINE void int8_groups(const struct int8_type *type, const struct mul *m, const uint32_t rows)
+/* Rows from `row` on, SLAB tiles of them: a chunk of k at a time, for which they stay in the first cache. */
+static void int8_slab(const struct int8_type *type, const struct mul *m, uint32_t row, uint32_t rows)
 {
-    const uint32_t n_blocks = m->x->k / B;
-    uint8_t bytes[CHUNK * WEIGHTS] __attribute__((aligned(64)));
-    float spare[MAX_ROWS][L];                       /* sums of rows that are the tile's before too */
+    const uint32_t n_blocks = m->x->k / B, n_chunks = (n_blocks + CHUNK - 1) / CHUNK;
+    const uint32_t chunk = (n_blocks + n_chunks - 1) / n_chunks;
+    struct int8_weights w __attribute__((aligned(64)));
+    struct int8_rows x[SLAB] __attribute__((aligned(64)));
+    struct int8_tile p = { .w = &w, .has_min = type->has_min, .next_bytes = type->block_bytes };
 
-    for (uint32_t g = 0; g < m->n_groups; g++)
-        for (uint32_t from = 0; from < n_blocks; from += CHUNK) {
-            struct int8_place p = {
-                .m = m,
-                .w = m->w + g * m->group_bytes,
-                .next = next_group(m, g),
-                .from = from,
-                .to = n_blocks - from < CHUNK ? n_blocks : from + CHUNK,
-                .bytes = bytes,
-            };
-
-            for (uint32_t row = 0; row < m->n_rows; row += rows, p.unpacked = true) {
-                p.row = row + rows > m->n_rows ? m->n_rows - rows : row;
-                for (uint32_t t = 0; t < rows; t++)
-                    p.y[t] = p.row + t < row ? spare[t] : m->y[p.row + t] + m->at + (size_t)g * L;
-                int8_rows(type, &p, (int)rows);
+    for (uint32_t from = 0; from < n_blocks; from += chunk) {
+        p.n = n_blocks - from < chunk ? n_blocks - from : chunk;
+        p.first = from == 0;
+        for (uint32_t i = 0; i < SLAB && row + i * rows < m->n_rows; i++)
+            gather(m, row + i * rows, rows, from, p.n, &x[i]);
+        for (uint32_t g = 0; g < m->n_groups; g++) {
+            type->unpack(m->w + g * m->group_bytes, from, p.n, &w);
+            p.next = row ? NULL : next_group(m, g) + (size_t)from * type->block_bytes;
+            p.at = m->at + (size_t)g * L;
+            for (uint32_t i = 0, r = row; i < SLAB && r < m->n_rows; i++, r += rows, p.next = NULL) {
+                p.x = &x[i];
+                p.y = m->y + r;
+                p.n_rows = m->n_rows - r < rows ? m->n_rows - r : rows;
+                int8_tiles[rows](&p);
             }
         }
+    }
 }
 
-/* By the height of tiles, so that their rows are registers. */
 static void int8_mul(const struct int8_type *type, const struct mul *m, uint32_t rows)
 {
-    configure_int8((int)rows);
-    switch (rows) {
-    case 9: int8_groups(type, m, 9); break;
-    case 10: int8_groups(type, m, 10); break;
-    case 11: int8_groups(type, m, 11); break;
-    case 12: int8_groups(type, m, 12); break;
-    case 13: int8_groups(type, m, 13); break;
-    case 14: int8_groups(type, m, 14); break;
-    case 15: int8_groups(type, m, 15); break;
-    case 16: int8_groups(type, m, 16); break;
-    }
+    configure_int8(rows);
+    for (uint32_t row = 0; row < m->n_rows; row += SLAB * rows)
+        int8_slab(type, m, row, rows);
     tiles_release();
 }
 
 extern const struct kernels kernels_avx512vnni;
 
 #define DEFINE_INT8_MUL(name)                                                                                                     \
-    static void unpack_##name(const uint8_t *group, uint32_t b, uint8_t *out) { unpack(MAT_##name, group, b, out); }              \
-    static void scales_##name(const uint8_t *group, uint32_t b, v16 *ret_d, v16 *ret_m)                                           \
+    static void unpack_##name(const uint8_t *group, uint32_t from, uint32_t n, struct int8_weights *to)                           \
     {                                                                                                                             \
-        scales(MAT_##name, group, b, 0, 0, ret_d, ret_m);                                                                         \
+        unpack(MAT_##name, group, from, n, to);                                                                                   \
     }                                                                                                                             \
     static void tiles_##name(const struct mul *m)                                                                                 \
     {                                                                                                                             \
-        const struct int8_type type = { pack_unit_bytes(MAT_##name) / pack_forms[MAT_##name].unit, pack_forms[MAT_##name].min,    \
-                                        unpack_##name, scales_##name };                                                           \
+        const struct int8_type type = { pack_forms[MAT_##name].min, pack_unit_bytes(MAT_##name) / pack_forms[MAT_##name].unit,    \
+                                        unpack_##name };                                                                          \
         const uint32_t n_tiles = (m->n_rows + MAX_ROWS - 1) / MAX_ROWS;                                                           \
         const uint32_t rows = n_tiles ? (m->n_rows + n_tiles - 1) / n_tiles : 0;                                                  \
                                                                                                                                   \
