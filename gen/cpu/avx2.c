@@ -150,6 +150,7 @@ typedef __m256i ints;
 typedef __m256 floats;
 #define LANES 8
 #define EACH_PART UNROLL
+#define SIGNED_BYTES 1
 #define TILE 4
 #define FEW_TILE_ROWS 2
 #define PANEL_ROWS 3
@@ -196,11 +197,6 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
                                                   _mm256_cmpgt_epi32(ints_set1(2), e)));
 }
 
-/* Bytes: then |w| and its sign are taken apart, and there is no offset. */
-#define IS_BYTES(type) (pack_forms[type].max > 127)
-
-INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form) { return IS_BYTES(type) ? 0 : form->offset; }
-
 #include "gen/cpu/quants.h"
 
 INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
@@ -214,13 +210,13 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         const int j = word_at(type, half, n);
         words w = word_of(type, from, lane, j), size;
 
-        if (IS_BYTES(type)) {
+        if (is_bytes(type)) {
             w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
             size = _mm256_abs_epi8(w);
         }
         UNROLL for (int t = 0; t < rows; t++) {
             const __m256i c = columns(x + (size_t)t * k, j),
-                          pairs = IS_BYTES(type) ? _mm256_maddubs_epi16(size, _mm256_sign_epi8(c, w))
+                          pairs = is_bytes(type) ? _mm256_maddubs_epi16(size, _mm256_sign_epi8(c, w))
                                                  : _mm256_maddubs_epi16(w, c);
 
             sum[t] = n % most == 0 ? pairs : _mm256_add_epi16(sum[t], pairs);

@@ -79,6 +79,7 @@ typedef __m512i ints;
 typedef __m512 floats;
 #define LANES 16
 #define EACH_PART UNROLL
+#define SIGNED_BYTES 0
 #define TILE 8
 #define FEW_TILE_ROWS 8
 #define PANEL_ROWS 33
@@ -127,12 +128,6 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
     const __mmask16 tiny = _mm512_cmplt_epi32_mask(e, ints_set1(2));
 
     return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, tiny, ints_set1(0x00200000), e));
-}
-
-INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form)
-{
-    (void)type;
-    return form->offset;
 }
 
 #include "gen/cpu/quants.h"

@@ -116,6 +116,7 @@ typedef int32x4_t ints;
 typedef float32x4_t floats;
 #define LANES 4
 #define EACH_PART
+#define SIGNED_BYTES 1
 #define TILE 4
 #define FEW_TILE_ROWS 2
 #define PANEL_ROWS 3
@@ -167,15 +168,11 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
     return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), tiny, normal));
 }
 
-#define IS_BYTES(type) (pack_forms[type].max > 127)
-
-INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form) { return IS_BYTES(type) ? 0 : form->offset; }
-
 #include "gen/cpu/quants.h"
 
 INLINE int8x16_t signed_word(const enum mat_type type, struct block_words from, const int lane, const int j)
 {
     const words w = word_of(type, from, lane, j);
 
-    return vreinterpretq_s8_u8(IS_BYTES(type) ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
+    return vreinterpretq_s8_u8(is_bytes(type) ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
 }

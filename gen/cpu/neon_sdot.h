@@ -19,5 +19,5 @@ INLINE int32x4_t sdot(int32x4_t sum, int8x16_t w, const int8_t *x, const int j)
 
 INLINE enum mat_type like(const enum mat_type type)
 {
-    return pack_forms[type].halves ? MAT_Q6_K : IS_BYTES(type) ? MAT_Q8_0 : MAT_Q4_0;
+    return pack_forms[type].halves ? MAT_Q6_K : is_bytes(type) ? MAT_Q8_0 : MAT_Q4_0;
 }

@@ -14,7 +14,7 @@
  *     words_or_and     a | b with one byte everywhere
  *     words_look_up    each byte's low four bits in a codebook, + offset
  *     ints, floats     LANES numbers, and what ints_*, floats_* below do with them
- *     start_offset     of a type whose codes are added up like `type`
+ *     SIGNED_BYTES     1: codes that fill a byte lose their offset when they are loaded, in dot_words(); 0: they are like others
  *     EACH_PART        UNROLL, or nothing where vectors are so short that the code would be long
  *     TILE             activation rows at once
  *     FEW_TILE_ROWS    the same of rows that take their weights as they are packed, TILE at most: what each
@@ -73,6 +73,15 @@ INLINE void scales(const enum mat_type type, const uint8_t *group, uint32_t b, c
 INLINE int word_at(const enum mat_type type, const int half, const int n)
 {
     return pack_forms[type].halves ? half * 4 + n : pack_forms[type].bits == 4 ? n % 2 * 4 + n / 2 : n;
+}
+
+/* Codes that need all bits of a byte. */
+INLINE bool is_bytes(const enum mat_type type) { return pack_forms[type].max > 127; }
+
+/* What a sum has to lose of each code, for a type of this form whose codes are added up like those of `type`. */
+INLINE int32_t start_offset(const enum mat_type type, const struct pack_form *form)
+{
+    return SIGNED_BYTES && is_bytes(type) ? 0 : form->offset;
 }
 
 /* Words whose sums of two products fit into 16 bits together. */
@@ -241,7 +250,7 @@ INLINE enum mat_type like_in_16_bits(const enum mat_type type)
 
     if (pack_forms[type].halves)
         return most >= 4 ? MAT_Q2_K : MAT_Q6_K;
-    return pack_forms[type].max > 127 ? MAT_Q8_0 : most == 8 ? MAT_Q4_0 : MAT_Q5_0;
+    return is_bytes(type) ? MAT_Q8_0 : most == 8 ? MAT_Q4_0 : MAT_Q5_0;
 }
 
 #define LIKE_ROW(name) [MAT_##name] = panel_mul_##name,

@@ -54,7 +54,7 @@ INLINE v16 value(const enum mat_type type, words w, int j, int i, v16 table, v16
 
     if (is_nibbles(type))
         return v16_fma(_mm512_permutexvar_ps(_mm512_srli_epi32(w, (unsigned)(8 * i + j / 4 * 4)), table), d, m);
-    if (pack_forms[type].max > 127)
+    if (is_bytes(type))
         return v16_fma(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(w, (unsigned)(8 * i)), _mm512_set1_epi32(255))), d, m);
     w = shift > 0 ? _mm512_srli_epi32(w, (unsigned)shift) : shift < 0 ? _mm512_slli_epi32(w, (unsigned)-shift) : w;
     return v16_fma(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(w, _mm512_set1_epi32(0x007f0000), _mm512_set1_epi32(0x3f800000),
