@@ -20,7 +20,7 @@ enum {
     MIN_ROWS = 9,               /* of int8 tiles */
     MAX_ROWS = 16,
     CHUNK = 24,                 /* blocks of a group at once: 15 KB of weights, and of a tile's activations as many */
-    SLAB = 2,                   /* tiles that use them in turn */
+    SLAB = 4,                   /* tiles that use them in turn */
 };
 
 /* ---- int8 ------------------------------------------------------------ */
@@ -85,7 +85,7 @@ struct int8_tile {
     const struct int8_rows *x;
     uint32_t n, n_rows;
     bool first, has_min;        /* first: of their sums */
-    const uint8_t *next;        /* to prefetch, next_bytes for each block; or NULL */
+    const uint8_t *next;        /* to prefetch, next_bytes for each block */
     uint32_t next_bytes;
     float *const *y;
     size_t at;
@@ -111,8 +111,8 @@ INLINE void scale_block(const struct int8_tile *p, uint32_t i, const int32_t *su
         UNROLL for (uint32_t t = 0; t < rows; t++)
             f[t] = v16_fma(min, v16_set1(p->x->s[i][t]), f[t]);
     }
-    for (uint32_t line = 0; p->next && line < p->next_bytes; line += 64)
-        prefetch(p->next + (size_t)i * p->next_bytes + line);
+    for (uint32_t line = i * p->next_bytes / 64; line < (i + 1) * p->next_bytes / 64; line++)
+        prefetch(p->next + (size_t)line * 64);
 }
 
 INLINE void int8_tile(const struct int8_tile *p, const uint32_t rows)
@@ -167,25 +167,26 @@ static void configure_int8(uint32_t rows)
     tiles_configure(&c);
 }
 
-/* Rows from `row` on, SLAB tiles of them: a chunk of k at a time, for which they stay in the first cache. */
+/* Rows from `row` on, SLAB tiles of them: a chunk of k at a time, for which they stay in the first cache. Each tile prefetches
+ * its share of the next group: asked for at once it would keep the thread waiting. */
 static void int8_slab(const struct int8_type *type, const struct mul *m, uint32_t row, uint32_t rows)
 {
-    const uint32_t n_blocks = m->x->k / B, n_chunks = (n_blocks + CHUNK - 1) / CHUNK;
-    const uint32_t chunk = (n_blocks + n_chunks - 1) / n_chunks;
+    const uint32_t n_blocks = m->x->k / B, n_chunks = (n_blocks + CHUNK - 1) / CHUNK, chunk = (n_blocks + n_chunks - 1) / n_chunks;
+    const uint32_t left = (m->n_rows - row + rows - 1) / rows, n_tiles = left < SLAB ? left : SLAB;
     struct int8_weights w __attribute__((aligned(64)));
     struct int8_rows x[SLAB] __attribute__((aligned(64)));
-    struct int8_tile p = { .w = &w, .has_min = type->has_min, .next_bytes = type->block_bytes };
+    struct int8_tile p = { .w = &w, .has_min = type->has_min, .next_bytes = (type->block_bytes + n_tiles - 1) / n_tiles };
 
     for (uint32_t from = 0; from < n_blocks; from += chunk) {
         p.n = n_blocks - from < chunk ? n_blocks - from : chunk;
         p.first = from == 0;
-        for (uint32_t i = 0; i < SLAB && row + i * rows < m->n_rows; i++)
+        for (uint32_t i = 0; i < n_tiles; i++)
             gather(m, row + i * rows, rows, from, p.n, &x[i]);
         for (uint32_t g = 0; g < m->n_groups; g++) {
             type->unpack(m->w + g * m->group_bytes, from, p.n, &w);
-            p.next = row ? NULL : next_group(m, g) + (size_t)from * type->block_bytes;
+            p.next = next_group(m, g) + (size_t)from * type->block_bytes;
             p.at = m->at + (size_t)g * L;
-            for (uint32_t i = 0, r = row; i < SLAB && r < m->n_rows; i++, r += rows, p.next = NULL) {
+            for (uint32_t i = 0, r = row; i < n_tiles; i++, r += rows, p.next += p.n * p.next_bytes) {
                 p.x = &x[i];
                 p.y = m->y + r;
                 p.n_rows = m->n_rows - r < rows ? m->n_rows - r : rows;
