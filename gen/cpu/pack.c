@@ -333,14 +333,14 @@ bool mat_pack(const struct mat *m, const void *file_rows, uint32_t from, uint32_
     return finite;
 }
 
-/* Steps are rounded as those of dequant() are. */
-static void get_block(enum mat_type type, const uint8_t *group, uint32_t b, uint32_t lane, float *out)
+/* Half a block. Steps are rounded as those of dequant() are. */
+static void get_half(enum mat_type type, const uint8_t *group, uint32_t b, uint32_t half, uint32_t lane, float *out)
 {
-    for (uint32_t i = 0; i < B; i++) {
-        float d, m;
+    float d, m;
 
-        pack_scales(type, group, b, i / (B / 2), lane, &d, &m);
-        out[i] = d * (float)pack_integer(type, group, b, lane, i);
+    pack_scales(type, group, b, half, lane, &d, &m);
+    for (uint32_t i = 0; i < B / 2; i++) {
+        out[i] = d * (float)pack_integer(type, group, b, lane, half * (B / 2) + i);
         if (pack_forms[type].min)
             out[i] += m;
     }
@@ -359,7 +359,8 @@ void mat_row(const struct mat *m, uint32_t row, float *out)
         else if (m->type == MAT_BF16)
             out[i] = bf16_to_f32(((const uint16_t *)group)[(size_t)i * L + lane]);
         else if (i % B == 0)
-            get_block(m->type, group, i / B, lane, out + i);
+            for (uint32_t half = 0; half < 2; half++)
+                get_half(m->type, group, i / B, half, lane, out + i + half * (B / 2));
 }
 
 void mat_floats(enum mat_type type, const void *file_row, size_t n, float *out)
