@@ -14,7 +14,7 @@
  *
  * Between phases rows are bf16 tiles, but for the residual stream, queries and what attention gives, which are floats.
  *
- * The first cache holds unpacked weights, the second one activations: so an item has all rows where they fit, else several
+ * The first cache holds unpacked weights, the second one activations: so an item has all rows of a share where they fit, else several
  * panels for 256 rows, whose activations then come once for all of these.
  *
  * Logits of these rows are computed with those of generated ones, by the kernels of generated rows (model.c). In the last layer only
@@ -30,6 +30,7 @@ enum {
     ROWS_OF_NORM = 8,           /* of an item that norms rows */
     FEW_ROWS = 64,              /* below, unpacking weights costs as much as multiplying them */
     SECOND_CACHE = 1 << 20,     /* bytes of it for activations */
+    ROWS_OF_PANELS = PROMPT_ITEM / 4,           /* of items of several panels: up to four */
     LEAST_SHARE = MODEL_MAX_ROWS / PROMPT_SHARES,   /* rows; below, weights are unpacked for each share at more than that saves */
     BLOCK_ELEMENTS = PROMPT_ROWS * KERNEL_BLOCK,
 };
@@ -174,12 +175,12 @@ static struct cut cut(const struct walk *w, uint32_t k, uint32_t n_panels, uint3
 {
     const uint32_t n = most_rows(w), enough = w->p->threads > 1 ? ceil_of(3 * w->p->threads, w->prompt->n_shares) : 1;
     const size_t fit = SECOND_CACHE / ((size_t)k * sizeof(uint16_t)) / PROMPT_ROWS * PROMPT_ROWS;
-    struct cut c = { .panels = 1, .rows = ceil_of(n, PROMPT_ROWS) * PROMPT_ROWS };
+    struct cut c = { .rows = ceil_of(n, PROMPT_ROWS) * PROMPT_ROWS };
 
-    if (fit < c.rows) {
-        c.rows = c.rows < 256 ? c.rows : 256;
-        c.panels = fit < c.rows ? most_panels : 1;
-    }
+    if (fit < c.rows && c.rows > ROWS_OF_PANELS)
+        c.rows = ROWS_OF_PANELS;
+    /* Of neighbouring panels a row's results lie together: two cost less than one at a time. */
+    c.panels = fit < c.rows ? most_panels : c.rows <= ROWS_OF_PANELS ? 2 : 1;
     while (ceil_of(n_panels, c.panels) * ceil_of(n, c.rows) < enough && (c.panels > 1 || c.rows > FEW_ROWS)) {
         if (c.panels > 1)
             c.panels /= 2;
