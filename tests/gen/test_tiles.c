@@ -305,6 +305,31 @@ Test(tiles, sums_get_a_bias_and_are_added_to_what_is_there)
         }
 }
 
+/* Heads of 48, so that the second group is the first of the next head. */
+Test(tiles, sums_are_turned_as_rope_turns_rows)
+{
+    enum { HD = 48, ROWS = 37 };
+    const struct prompt_kernels *k = prompt_table();
+    static float c[2 * PROMPT_SUMS], cosines[ROWS][HD], sines[ROWS][HD], y[ROWS][32], want[ROWS][32];
+
+    for (int i = 0; i < 2 * PROMPT_SUMS; i++)
+        c[i] = sinf((float)i);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < HD; i++) {
+            cosines[r][i] = cosf((float)(r * (i / 2 + 1)));
+            sines[r][i] = sinf((float)(r * (i / 2 + 1))) * (i % 2 ? 1 : -1);
+        }
+    k->out(&(struct prompt_out){ .c = c, .n_rows = ROWS, .n_groups = 2, .y = &want[0][0], .y_stride = 32 });
+    k->out(&(struct prompt_out){ .c = c, .n_rows = ROWS, .n_groups = 2, .cos = &cosines[0][0], .sin = &sines[0][0],
+                                 .turn_at = { 32, 0 }, .turn_stride = HD, .y = &y[0][0], .y_stride = 32 });
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < 32; i++) {
+            const int at = i < 16 ? 32 + i : i - 16;
+
+            cr_assert(ieee_ulp_eq(flt, y[r][i], fmaf(want[r][i], cosines[r][at], want[r][i ^ 1] * sines[r][at]), 1), "row %d, %d", r, i);
+        }
+}
+
 Test(tiles, gates_are_applied_as_the_scalar_twin_does_up_to_rounding)
 {
     const struct prompt_kernels *k = prompt_table();
