@@ -153,6 +153,7 @@ typedef __m256 floats;
 #define SIGNED_BYTES 1
 #define TILE 4
 #define FEW_TILE_ROWS 2
+#define ONE_ROW_GROUPS 4
 #define PANEL_ROWS 3
 
 INLINE words words_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }

@@ -82,6 +82,7 @@ typedef __m512 floats;
 #define SIGNED_BYTES 0
 #define TILE 8
 #define FEW_TILE_ROWS 8
+#define ONE_ROW_GROUPS 4
 #define PANEL_ROWS 33
 
 INLINE words words_load(const uint8_t *p) { return _mm512_loadu_si512(p); }

@@ -119,6 +119,7 @@ typedef float32x4_t floats;
 #define SIGNED_BYTES 1
 #define TILE 4
 #define FEW_TILE_ROWS 2
+#define ONE_ROW_GROUPS 4
 #define PANEL_ROWS 3
 
 INLINE words words_load(const uint8_t *p) { return vld1q_u8(p); }

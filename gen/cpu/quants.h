@@ -19,6 +19,7 @@
  *     TILE             activation rows at once
  *     FEW_TILE_ROWS    the same of rows that take their weights as they are packed, TILE at most: what each
  *                      adds to the compiler's work it adds for every type
+ *     ONE_ROW_GROUPS   groups that one row of activations meets at once: as many streams from memory
  *     PANEL_ROWS       from so many on, weights are unpacked once for all, as a panel
  *
  * and defines behind it dot_words(), the products of a block or of a half of it.
@@ -162,62 +163,94 @@ struct tile_weights {
     const uint8_t *group, *next;        /* next: to prefetch, or NULL */
     const struct panel *panel;          /* or NULL */
     uint32_t from, to;
+    uint32_t n_groups;          /* that there are, if fewer than are multiplied at once */
+    size_t ahead;               /* bytes */
 };
 
-/* Times `rows` rows. With a panel, type is one whose codes are added up alike. */
-INLINE void tile(const struct mul *m, const enum mat_type type, const struct tile_weights *w, size_t at, uint32_t row, const int rows)
+/* How far ahead of what is read to prefetch. What comes from memory wants it in the same page of 4 KB: from another page it comes no
+ * sooner than without. One row reads several groups at once, a little of each. Several rows take their time with one; where it may come
+ * from a cache, all of the next group on its way is worth more. */
+enum { ONE_ROW_AHEAD = 2048, FEW_ROWS_AHEAD = 3584, FROM_MEMORY = 32 << 20 };
+
+INLINE size_t few_rows_ahead(const struct mul *m)
+{
+    return (size_t)m->n_groups * m->group_bytes < FROM_MEMORY ? m->group_bytes : FEW_ROWS_AHEAD;
+}
+
+/* Adds block b of a group, times `rows` rows from `row` on. With a panel, type is one whose codes are added up alike. */
+INLINE void add_block(const struct acts *x, const enum mat_type type, const struct tile_weights *w, const uint8_t *group, uint32_t b,
+                      uint32_t row, const int rows, floats f[L / LANES][TILE])
 {
     const bool halves = pack_forms[type].halves;
-    const struct acts *x = m->x;
-    const uint32_t k = x->k, n_blocks = k / B, block_bytes = pack_unit_bytes(type) / pack_forms[type].unit;
-    const int8_t *q = x->q + (size_t)row * k;
-    const size_t first = (size_t)row * n_blocks;
-    floats f[L / LANES][TILE];
+    const uint32_t k = x->k, n_blocks = k / B;
+    const size_t first = (size_t)row * n_blocks + b;
+    const struct panel *panel = w->panel;
+    const struct block_words from = { group, b, panel ? panel->codes[b - w->from] : NULL };
 
     EACH_PART for (int part = 0; part < L / LANES; part++)
-        UNROLL for (int t = 0; t < rows; t++)
-            f[part][t] = w->from ? floats_load(m->y[row + t] + at + part * LANES) : floats_set1(0);
-    for (uint32_t b = w->from; b < w->to; b++) {
-        const struct block_words from = { w->group, b, w->panel ? w->panel->codes[b - w->from] : NULL };
+        UNROLL for (int half = 0; half < 1 + halves; half++) {
+            ints dot[TILE];
+            floats d, min;
 
-        if (w->next)
-            UNROLL for (uint32_t line = 0; line < block_bytes; line += 64)
-                prefetch(w->next + (size_t)b * block_bytes + line);
-        EACH_PART for (int part = 0; part < L / LANES; part++)
-            UNROLL for (int half = 0; half < 1 + halves; half++) {
-                ints dot[TILE];
-                floats d, min;
-
-                UNROLL for (int t = 0; t < rows; t++)
-                    dot[t] = ints_set1(-start_offset(type, w->form) * sum_of(x, first + (size_t)t * n_blocks + b, halves, half));
-                dot_words(type, from, half, part * LANES, q + (size_t)b * B, k, rows, dot);
-                if (w->panel) {
-                    d = floats_load(w->panel->d[b - w->from][half] + part * LANES);
-                    min = floats_load(w->panel->min[b - w->from][half] + part * LANES);
-                } else {
-                    scales(type, w->group, b, half, part * LANES, &d, &min);
-                }
-                UNROLL for (int t = 0; t < rows; t++)
-                    f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[first + (size_t)t * n_blocks + b])),
-                                            floats_of_ints(dot[t]), f[part][t]);
-                if (w->form->min)
-                    UNROLL for (int t = 0; t < rows; t++) {
-                        const size_t i = first + (size_t)t * n_blocks + b;
-                        const float s = halves ? x->d[i] * (float)sum_of(x, i, halves, half) : x->s[i];
-
-                        f[part][t] = floats_fma(min, floats_set1(s), f[part][t]);
-                    }
+            UNROLL for (int t = 0; t < rows; t++)
+                dot[t] = ints_set1(-start_offset(type, w->form) * sum_of(x, first + (size_t)t * n_blocks, halves, half));
+            dot_words(type, from, half, part * LANES, x->q + (size_t)row * k + (size_t)b * B, k, rows, dot);
+            if (panel) {
+                d = floats_load(panel->d[b - w->from][half] + part * LANES);
+                min = floats_load(panel->min[b - w->from][half] + part * LANES);
+            } else {
+                scales(type, group, b, half, part * LANES, &d, &min);
             }
+            UNROLL for (int t = 0; t < rows; t++)
+                f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[first + (size_t)t * n_blocks])), floats_of_ints(dot[t]),
+                                        f[part][t]);
+            if (w->form->min)
+                UNROLL for (int t = 0; t < rows; t++) {
+                    const size_t i = first + (size_t)t * n_blocks;
+                    const float s = halves ? x->d[i] * (float)sum_of(x, i, halves, half) : x->s[i];
+
+                    f[part][t] = floats_fma(min, floats_set1(s), f[part][t]);
+                }
+        }
+}
+
+/* Times `rows` rows, `groups` neighbouring groups at once. */
+INLINE void tile(const struct mul *m, const enum mat_type type, const struct tile_weights *w, size_t at, uint32_t row, const int rows,
+                 const int groups)
+{
+    const uint32_t block_bytes = pack_unit_bytes(type) / pack_forms[type].unit;
+    floats f[ONE_ROW_GROUPS][L / LANES][TILE];
+    size_t group[ONE_ROW_GROUPS];               /* the last one again where there are none left */
+
+    UNROLL for (int g = 0; g < groups; g++) {
+        group[g] = (uint32_t)g < w->n_groups ? (size_t)g : w->n_groups - 1;
+        EACH_PART for (int part = 0; part < L / LANES; part++)
+            UNROLL for (int t = 0; t < rows; t++)
+                f[g][part][t] = w->from ? floats_load(m->y[row + t] + at + part * LANES) : floats_set1(0);
     }
-    EACH_PART for (int part = 0; part < L / LANES; part++)
-        UNROLL for (int t = 0; t < rows; t++)
-            floats_store(m->y[row + t] + at + part * LANES, f[part][t]);
+    for (uint32_t b = w->from; b < w->to; b++)
+        UNROLL for (int g = 0; g < groups; g++) {
+            const size_t offset = group[g] * m->group_bytes;
+
+            if (w->next) {
+                const size_t in = (size_t)b * block_bytes + w->ahead;
+                const uint8_t *p = offset + (in < m->group_bytes ? w->group + in : w->next + (in - m->group_bytes));
+
+                UNROLL for (uint32_t line = 0; line < block_bytes; line += 64)
+                    prefetch(p + line);
+            }
+            add_block(m->x, type, w, w->group + offset, b, row, rows, f[g]);
+        }
+    UNROLL for (int g = 0; g < groups; g++)
+        EACH_PART for (int part = 0; part < L / LANES; part++)
+            UNROLL for (int t = 0; t < rows; t++)
+                floats_store(m->y[row + t] + at + group[g] * L + part * LANES, f[g][part][t]);
 }
 
 typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p);
 
 /* Many rows. Compiled not for each type, only for each way of adding codes up. */
-#define PANEL_TILE(n) tile(m, type, &w, at, row, n)
+#define PANEL_TILE(n) tile(m, type, &w, at, row, n, 1)
 #define DEFINE_PANEL_MUL(name)                                                                     \
     static void panel_mul_##name(const struct pack_form *form, fill_panel_fn fill, const struct mul *m) \
     {                                                                                              \
@@ -231,7 +264,7 @@ typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_
                                                                                                    \
             for (uint32_t from = 0; from < n_blocks; from += PANEL) {                              \
                 const uint32_t to = n_blocks - from < PANEL ? n_blocks : from + PANEL;             \
-                const struct tile_weights w = { form, group, NULL, &panel, from, to };             \
+                const struct tile_weights w = { form, group, NULL, &panel, from, to, 1, 0 };       \
                                                                                                    \
                 fill(group, next_group(m, g), from, to - from, &panel);                            \
                 TILES(m->n_rows, TILE, PANEL_TILE)                                                 \
@@ -258,16 +291,30 @@ INLINE enum mat_type like_in_16_bits(const enum mat_type type)
     LIKES(DEFINE_PANEL_MUL)                                                                        \
     static void (*const panel_mul[MAT_TYPES])(const struct pack_form *, fill_panel_fn, const struct mul *) = { LIKES(LIKE_ROW) };
 
-#define FEW_TILE(n) tile(m, type, &(struct tile_weights){ &pack_forms[type], w, NEXT_IF_FIRST, NULL, 0, m->x->k / B }, at, row, n)
+#define FEW_WEIGHTS(next, n_groups, ahead) &(struct tile_weights){ &pack_forms[type], w, next, NULL, 0, m->x->k / B, n_groups, ahead }
+#define FEW_TILE(n) tile(m, type, FEW_WEIGHTS(NEXT_IF_FIRST, 1, few_rows_ahead(m)), at, row, n, 1)
 #define DEFINE_QUANT_MUL(name)                                                                     \
     DEFINE_MUL(few_##name, name, FEW_TILE_ROWS, FEW_TILE)                                          \
+    static void one_##name(const struct mul *m)                                                    \
+    {                                                                                              \
+        const enum mat_type type = MAT_##name;                                                     \
+                                                                                                   \
+        for (uint32_t g = 0, n; g < m->n_groups; g += n) {                                         \
+            const uint8_t *w = m->w + g * m->group_bytes;                                          \
+                                                                                                   \
+            n = m->n_groups - g < ONE_ROW_GROUPS ? m->n_groups - g : ONE_ROW_GROUPS;               \
+            tile(m, type, FEW_WEIGHTS(next_group(m, g + n - 1), n, ONE_ROW_AHEAD), m->at + (size_t)g * L, 0, 1, ONE_ROW_GROUPS); \
+        }                                                                                          \
+    }                                                                                              \
     static void fill_##name(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p) \
     {                                                                                              \
         fill_panel(MAT_##name, group, next, b, n, p);                                              \
     }                                                                                              \
     static void mul_##name(const struct mul *m)                                                    \
     {                                                                                              \
-        if (m->n_rows < PANEL_ROWS)                                                                \
+        if (m->n_rows == 1)                                                                        \
+            one_##name(m);                                                                         \
+        else if (m->n_rows < PANEL_ROWS)                                                           \
             few_##name(m);                                                                         \
         else                                                                                       \
             panel_mul[like(MAT_##name)](&pack_forms[MAT_##name], fill_##name, m);                  \
