@@ -379,51 +379,71 @@ static inline f32x4 max4(f32x4 a, f32x4 b)
     return (f32x4)(((i32x4)b & more) | ((i32x4)a & ~more));
 }
 
-/* The largest of x; -EDOM for logits that are no logits. */
-static int max_of(const float *x, uint32_t n, float *ret)
+/* The largest of x, or -infinity; false for logits that are no logits. Four sums hide the latency of max4(). */
+static bool max_part(const float *x, uint32_t n, float *ret)
 {
-    f32x4 max[2] = { { -INFINITY, -INFINITY, -INFINITY, -INFINITY },
-                     { -INFINITY, -INFINITY, -INFINITY, -INFINITY } };
+    enum { SUMS = 4, STEP = 4 * SUMS };
+    const f32x4 none = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    f32x4 max[SUMS] = { none, none, none, none };
     i32x4 fine = { -1, -1, -1, -1 };
     float best = -INFINITY;
     uint32_t i = 0;
 
-    for (; i + 8 <= n; i += 8) {
-        f32x4 v = *(const f32x4 *)(x + i), u = *(const f32x4 *)(x + i + 4);
+    for (; i + STEP <= n; i += STEP)
+        for (int k = 0; k < SUMS; k++) {
+            const f32x4 v = *(const f32x4 *)(x + i + 4 * k);
 
-        fine &= (v < INFINITY) & (u < INFINITY);    /* not for NaN either */
-        max[0] = max4(max[0], v);
-        max[1] = max4(max[1], u);
-    }
-    max[0] = max4(max[0], max[1]);
+            fine &= v < INFINITY;                   /* not for NaN either */
+            max[k] = max4(max[k], v);
+        }
+    max[0] = max4(max4(max[0], max[1]), max4(max[2], max[3]));
     for (int k = 0; k < 4; k++) {
         if (!fine[k])
-            return -EDOM;
+            return false;
         best = max[0][k] > best ? max[0][k] : best;
     }
     for (; i < n; i++) {
         if (!(x[i] < INFINITY))
-            return -EDOM;
+            return false;
         best = x[i] > best ? x[i] : best;
     }
-    if (best == -INFINITY)
+    *ret = best;
+    return true;
+}
+
+/* The same of all that there are; -EDOM where none is above -infinity either. */
+static int max_of(const float *x, uint32_t n, float *ret)
+{
+    float best;
+
+    if (!max_part(x, n, &best) || best == -INFINITY)
         return -EDOM;
     *ret = best;
     return 0;
 }
 
-/* The lowest id of the best. */
+/* The lowest id of the best, which is looked for where the best of a part is. */
 static int argmax(const float *x, uint32_t n, uint32_t *ret)
 {
-    uint32_t i = 0;
-    float max;
-    int r = max_of(x, n, &max);
+    enum { PART = 4096 };
+    float best = -INFINITY;
+    uint32_t at = 0;
 
-    if (r < 0)
-        return r;
-    while (x[i] != max)
-        i++;
-    *ret = i;
+    for (uint32_t i = 0; i < n; i += PART) {
+        float max;
+
+        if (!max_part(x + i, n - i < PART ? n - i : PART, &max))
+            return -EDOM;
+        if (max > best) {
+            best = max;
+            at = i;
+        }
+    }
+    if (best == -INFINITY)
+        return -EDOM;
+    while (x[at] != best)
+        at++;
+    *ret = at;
     return 0;
 }
 

@@ -59,6 +59,20 @@ Test(sampler, greedy_takes_the_best_and_of_equals_the_lowest_id)
     cr_expect(eq(i32, pick(&p, logits, 7), 1));
 }
 
+Test(sampler, the_best_of_a_large_vocabulary_is_found_wherever_it_is)
+{
+    enum { N = 10003 };
+    static const uint32_t places[] = { 0, 15, 4095, 4096, 8191, 8192, N - 4, N - 1 };
+    static float logits[N];
+    struct sample_params p = plain;
+
+    p.temperature = 0;
+    for (size_t i = sizeof places / sizeof places[0]; i-- > 0;) {       /* those behind are as good */
+        logits[places[i]] = 1;
+        cr_expect(eq(i32, pick(&p, logits, N), (int32_t)places[i]));
+    }
+}
+
 Test(sampler, extreme_values_give_a_token)
 {
     const float logits[5] = { -3, 40, 39, -INFINITY, 1e30f };
