@@ -8,6 +8,8 @@
  * llama-batched-bench lies beside it). On a shared machine absolute numbers say
  * little; the ratio of a round, and the median of the ratios, say something.
  *
+ * Ours picks its tokens as a greedy request does; the peer picks none.
+ *
  * A peer that does not end within minutes has none of the figures of that round.
  *
  * --scale: ours alone over length and width. read-N: 256 tokens of a prompt behind N; decode-at-N: one stream behind N; streams-N:
@@ -19,8 +21,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "gen/cpu/pool.h"
+#include "gen/engine.h"
 #include "gen/kv.h"
 #include "gen/model.h"
+#include "gen/sampler.h"
 #include "loaders/gguf.h"
 #include "tests/bench/machine.h"
 
@@ -45,6 +49,8 @@ static double ours[N_WHAT][MAX_ROUNDS], peer[N_WHAT][MAX_ROUNDS], ratio[N_WHAT][
 struct bench {
     struct model *model;
     struct kv *kv;
+    struct sampler *sampler;
+    struct sampler_work *work;
     float *logits;                      /* [MAX_SEQUENCES][vocab_size] */
     uint32_t long_pages[LONG_PAGES], pages[MAX_SEQUENCES][PAGES];
     uint32_t threads;
@@ -62,16 +68,15 @@ static double seconds_since(uint64_t start_ns) { return (double)(clock_mono_ns()
 
 /* ---- ours ------------------------------------------------------------ */
 
+/* As a greedy request has it picked. */
 static int32_t best_token(struct bench *b, const float *logits)
 {
-    const uint32_t n = model_shape(b->model)->vocab_size;
-    uint32_t best = 0;
+    int32_t best;
 
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    b->hash = (b->hash ^ best) * 1099511628211u;
-    return (int32_t)best;
+    if (sampler_pick(b->sampler, b->work, logits, &best) < 0)
+        die("the model's output is not a number");
+    b->hash = (b->hash ^ (uint32_t)best) * 1099511628211u;
+    return best;
 }
 
 static int32_t prompt_token(const struct bench *b, uint32_t i, uint32_t seq)
@@ -281,6 +286,7 @@ static void open_all(struct bench *b, uint32_t threads)
 {
     CLEANUP(gguf_close) struct gguf *file = NULL;
     struct model_options options = { .threads = threads };
+    struct sample_params greedy = sample_defaults;
     const struct model_shape *s;
     struct err err = { 0 };
     uint64_t start = clock_mono_ns();
@@ -292,6 +298,9 @@ static void open_all(struct bench *b, uint32_t threads)
     printf("load,0,%.3f,s\n", seconds_since(start));
     if (kv_open(&(struct kv_shape){ s->n_layers, s->n_kv_heads, s->head_dim, MAX_SEQUENCES * PAGES + LONG_PAGES, KV_F16 },
                 &b->kv, &err))
+        die(err_text(&err));
+    greedy.temperature = 0;
+    if (sampler_open(&greedy, NULL, 0, 0, &b->sampler, &err) || sampler_work_open(s->vocab_size, &b->work, &err))
         die(err_text(&err));
     b->logits = malloc((size_t)MAX_SEQUENCES * s->vocab_size * sizeof *b->logits);
     if (!b->logits)
@@ -350,6 +359,8 @@ int main(int argc, char **argv)
     }
     report(rounds, b.peer && *b.peer);
 out:
+    sampler_close(b.sampler);
+    sampler_work_close(b.work);
     kv_close(b.kv);
     model_close(b.model);
     free(b.logits);
