@@ -220,7 +220,7 @@ def gap(run, path):
             ["undisturbed", median(got["quiet_p50"]), median(got["quiet_p99"]), "-"],
             ["while it enters", median(got["disturbed_p50"]), median(got["disturbed_p99"]), max(got["disturbed_worst"])]])
         print(f"  99 % over 99 % undisturbed: {spread(ratios)}; the prompt enters at {median(got['prompt_rate']):.0f} tok/s")
-        run.say("gap", "engine, greedy, prompts of 32; a round: 80 tokens of each stream, then the prompt until its first token", ratio=ratios, **got)
+        run.say("gap", "engine, greedy, prompts of 32; a round: the prompt beside 8 streams until its first token, then as many tokens of 8 others", ratio=ratios, **got)
 
 
 # --- the whole service
