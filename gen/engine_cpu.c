@@ -121,7 +121,8 @@ struct cpu {
     struct kv *kv;
     struct prefix *prefix;      /* NULL: off */
     bool salted;
-    struct sampler_work *work;
+    struct sampler_work **works;                /* [n_works]: of the first so many threads */
+    uint32_t n_works;
     struct dry_breakers *breakers;              /* those asked for last; of the caller's thread */
     struct engine_pulse *pulse, own_pulse;
     void (*notify)(void *user);
@@ -430,35 +431,61 @@ static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
 }
 
 /* From one row's logits. */
-static void pick_token(struct cpu *e, struct engine_seq *q, const float *logits, struct pick *pick)
+static void pick_token(struct cpu *e, struct engine_seq *q, struct sampler_work *work, const float *logits, struct pick *pick)
 {
-    pick->error = sampler_pick(q->sampler, e->work, logits, &pick->token);
+    pick->error = sampler_pick(q->sampler, work, logits, &pick->token);
     if (!pick->error && q->n_logprobs >= 0)
-        pick->error = sampler_logprobs(e->work, logits, pick->token, &pick->logprob, pick->top,
-                                       (size_t)q->n_logprobs);
+        pick->error = sampler_logprobs(work, logits, pick->token, &pick->logprob, pick->top, (size_t)q->n_logprobs);
     beat(e);
 }
 
 /* From each row's logits, as long as the row behind holds what was drawn. */
+static void pick_tokens_of(struct cpu *e, const struct sched_rows *rows, struct part *part, struct sampler_work *work)
+{
+    struct engine_seq *q = (struct engine_seq *)rows->seq;
+
+    for (bool more = rows->n_logits; more; ) {
+        const size_t at = part->first + part->n_picks;
+        struct pick *pick = &e->picks[at];
+
+        pick_token(e, q, work, e->logits + at * e->engine.info.vocab_size, pick);
+        more = false;
+        if (!pick->error && !ends(e, q, pick->token)) {
+            sampler_accept(q->sampler, pick->token);
+            more = part->n_picks < n_drafted(part) && part->ask->tokens[part->n_picks] == pick->token;
+        }
+        part->n_picks++;
+    }
+}
+
+struct picking {
+    struct cpu *e;
+    const struct sched_rows *plan;
+    size_t n;
+    _Atomic size_t next;
+};
+
+static void pick_part(void *arg, uint32_t thread)
+{
+    struct picking *p = arg;
+    size_t i;
+
+    while (thread < p->e->n_works && (i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->n)
+        pick_tokens_of(p->e, &p->plan[i], &p->e->parts[i], p->e->works[thread]);
+}
+
+/* A sequence draws from its own sampler, so it does not matter where and when. */
 static void pick_tokens(struct cpu *e, const struct sched_rows *plan, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        struct engine_seq *q = (struct engine_seq *)plan[i].seq;
-        struct part *part = &e->parts[i];
+    struct picking p = { .e = e, .plan = plan, .n = n };
+    size_t n_picking = 0;
 
-        for (bool more = plan[i].n_logits; more; ) {
-            const size_t at = part->first + part->n_picks;
-            struct pick *pick = &e->picks[at];
-
-            pick_token(e, q, e->logits + at * e->engine.info.vocab_size, pick);
-            more = false;
-            if (!pick->error && !ends(e, q, pick->token)) {
-                sampler_accept(q->sampler, pick->token);
-                more = part->n_picks < n_drafted(part) && part->ask->tokens[part->n_picks] == pick->token;
-            }
-            part->n_picks++;
-        }
-    }
+    for (size_t i = 0; i < n; i++)
+        n_picking += plan[i].n_logits > 0;
+    if (n_picking > 1 && e->n_works > 1)
+        model_on_threads(e->model, pick_part, &p);
+    else
+        pick_part(&p, 0);
 }
 
 /* Those behind a stop string are none. */
@@ -1035,7 +1062,9 @@ static void cpu_close(struct engine *engine)
     draft_close(e->draft);
     sched_close(e->sched);
     prefix_close(e->prefix);
-    sampler_work_close(e->work);
+    for (uint32_t i = 0; i < e->n_works; i++)
+        sampler_work_close(e->works[i]);
+    free(e->works);
     dry_breakers_close(e->breakers);
     kv_close(e->kv);
     model_close(e->model);
@@ -1189,6 +1218,19 @@ static int open_kv(struct cpu *e, const struct engine_config *config, struct err
     return 0;
 }
 
+static int open_samplers(struct cpu *e, struct err *err)
+{
+    const uint32_t n = plan_samplers(model_threads(e->model), e->parallel);
+    int r = 0;
+
+    e->works = calloc(n, sizeof e->works[0]);
+    if (!e->works)
+        return err_set(err, -ENOMEM, "no memory for %u samplers", n);
+    while (e->n_works < n && (r = sampler_work_open(e->engine.info.vocab_size, &e->works[e->n_works], err)) == 0)
+        e->n_works++;
+    return r;
+}
+
 static int open_work(struct cpu *e, const struct engine_config *config, struct err *err)
 {
     const uint32_t vocab = e->engine.info.vocab_size, most_picks = e->parallel + (e->draft ? DRAFT_ROWS : 0);
@@ -1210,7 +1252,7 @@ static int open_work(struct cpu *e, const struct engine_config *config, struct e
     if (!e->rows || !e->logits || !e->picks || !e->asks || !e->parts || !e->tokens || !e->tops)
         return err_set(err, -ENOMEM, "%s: no memory for %u sequences at once", config->path,
                        e->parallel);
-    r = sampler_work_open(vocab, &e->work, err);
+    r = open_samplers(e, err);
     if (r == 0 && config->prefix != ENGINE_PREFIX_OFF)
         r = prefix_open(e->kv, &e->prefix, err);
     if (r < 0)

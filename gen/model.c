@@ -733,4 +733,6 @@ const char *model_isa(const struct model *m) { return m->k->name; }
 
 uint32_t model_threads(const struct model *m) { return m->threads; }
 
+void model_on_threads(struct model *m, void (*fn)(void *arg, uint32_t thread), void *arg) { pool_run(m->pool, fn, arg); }
+
 size_t model_weight_bytes(const struct model *m) { return m->weights_bytes; }

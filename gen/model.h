@@ -86,6 +86,8 @@ DEFINE_CLEANUP(struct model *, model_close)
 const struct model_shape *model_shape(const struct model *m);
 const char *model_isa(const struct model *m);       /* "amx" */
 uint32_t model_threads(const struct model *m);
+/* fn(arg, thread) on each of these at once, which are still awake right after a pass; not during one. */
+void model_on_threads(struct model *m, void (*fn)(void *arg, uint32_t thread), void *arg);
 size_t model_weight_bytes(const struct model *m);
 
 /* One pass: writes K and V of every row into kv and the wanted logits, also those of rows that model_read() has

@@ -4,6 +4,7 @@
 #include "gen/cpu/pack.h"
 #include "gen/kv.h"
 #include "gen/ngram.h"
+#include "gen/sampler.h"
 #include "gen/sched.h"
 #include "loaders/gguf.h"
 
@@ -26,9 +27,18 @@ uint64_t plan_pages(uint32_t context, uint32_t parallel) { return (uint64_t)para
 /* Half, so that the tokenizer, requests and others have some too. */
 uint64_t plan_pages_within(uint64_t left, uint64_t page_bytes) { return left / 2 / page_bytes; }
 
+uint32_t plan_samplers(uint32_t threads, uint32_t parallel)
+{
+    const uint32_t n = threads < parallel ? threads : parallel;
+
+    return n < PLAN_SAMPLERS ? n : PLAN_SAMPLERS;
+}
+
 static uint64_t logits_bytes(const struct plan *p, uint32_t parallel)
 {
-    return (uint64_t)parallel * p->size.shape.vocab_size * sizeof(float);
+    const uint32_t vocab = p->size.shape.vocab_size;
+
+    return (uint64_t)parallel * vocab * sizeof(float) + plan_samplers(p->size.threads, parallel) * (uint64_t)sampler_work_bytes(vocab);
 }
 
 /* Logits of proposals, and what makes them. */

@@ -14,7 +14,7 @@
 #include "gen/draft.h"
 #include "gen/model.h"
 
-enum { PLAN_TEXT = 400, PLAN_MAX_TYPES = 64, PLAN_DEFAULT_CONTEXT = 2048 };
+enum { PLAN_TEXT = 400, PLAN_MAX_TYPES = 64, PLAN_DEFAULT_CONTEXT = 2048, PLAN_SAMPLERS = 8 };
 
 enum plan_verdict {
     PLAN_FITS,
@@ -37,7 +37,8 @@ struct plan_ask {
 struct plan {
     struct model_size size, draft_size;
     struct plan_ask ask;        /* context and threads as they would be */
-    uint64_t logits_bytes, draft_bytes;         /* the latter: all of speculation but KV */
+    uint64_t logits_bytes;      /* and what tokens are drawn with */
+    uint64_t draft_bytes;       /* all of speculation but KV */
     uint64_t page_bytes;        /* with a draft model's */
     uint64_t fixed_bytes;       /* of a replica, without KV */
     uint64_t pages_wanted, pages_most;          /* of a replica: asked for, and what there is room for */
@@ -55,6 +56,8 @@ uint64_t plan_token_bytes(const struct model_shape *s, enum kv_type type);
 uint64_t plan_page_bytes(const struct model_shape *s, enum kv_type type);
 /* Pages for `parallel` sequences of `context` tokens. */
 uint64_t plan_pages(uint32_t context, uint32_t parallel);
+/* Threads that draw tokens at once. */
+uint32_t plan_samplers(uint32_t threads, uint32_t parallel);
 /* Pages that an engine takes at most when so many bytes are left. */
 uint64_t plan_pages_within(uint64_t left, uint64_t page_bytes);
 

@@ -81,10 +81,20 @@ struct sampler_plan sampler_plan(const struct sample_params *p)
     };
 }
 
+static uint32_t blocks_of(uint32_t vocab_size) { return vocab_size / BLOCK + (vocab_size % BLOCK != 0); }
+
+size_t sampler_work_bytes(uint32_t vocab_size)
+{
+    const struct sampler_work *w = NULL;
+
+    return sizeof *w + blocks_of(vocab_size) * (BLOCK * sizeof w->x[0] + sizeof w->mass[0] + sizeof w->best[0]) +
+           vocab_size * (sizeof w->ids[0] + sizeof w->key[0]);
+}
+
 int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err *err)
 {
     CLEANUP(sampler_work_close) struct sampler_work *w = calloc(1, sizeof *w);
-    uint32_t n_blocks = vocab_size / BLOCK + (vocab_size % BLOCK != 0);
+    const uint32_t n_blocks = blocks_of(vocab_size);
 
     if (w) {
         w->vocab_size = vocab_size;

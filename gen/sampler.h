@@ -69,7 +69,8 @@ struct sampler_work;
 struct sampler_plan { bool greedy, bias, temperature, repetition, counts, top_p, top_k, typical, min_p, xtc, dry, window, sigma; int mirostat; };
 struct sampler_plan sampler_plan(const struct sample_params *p);
 
-/* Scratch for a vocabulary, shared by the samplers of a thread. -ENOMEM. */
+/* Scratch for a vocabulary, shared by the samplers of a thread: sampler_work_bytes() of it. -ENOMEM. */
+size_t sampler_work_bytes(uint32_t vocab_size);
 int sampler_work_open(uint32_t vocab_size, struct sampler_work **ret, struct err *err);
 void sampler_work_close(struct sampler_work *w);    /* NULL is fine */
 DEFINE_CLEANUP(struct sampler_work *, sampler_work_close)

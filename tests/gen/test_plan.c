@@ -4,6 +4,7 @@
 #include "gen/kv.h"
 #include "gen/ngram.h"
 #include "gen/plan.h"
+#include "gen/sampler.h"
 #include "loaders/gguf.h"
 #include "tests/gen/play.h"
 #include "tests/gen/tiny_file.h"
@@ -116,7 +117,9 @@ Test(plan, scratch_and_weights_are_counted_as_they_are_taken)
     const struct plan one = plan_of(path, ample(64, 1)), two = plan_of(path, ample(64, 2));
     struct plan_ask ask = ample(64, 1);
 
-    cr_expect(eq(u64, two.fixed_bytes - one.fixed_bytes, 4ull * one.size.shape.vocab_size));
+    const uint32_t vocab = one.size.shape.vocab_size, samplers = plan_samplers(two.size.threads, 2) - 1;
+
+    cr_expect(eq(u64, two.fixed_bytes - one.fixed_bytes, 4ull * vocab + samplers * sampler_work_bytes(vocab)));
     cr_expect(eq(u64, one.total_bytes, one.fixed_bytes + 4 * one.page_bytes));
     ask.threads = 8;
     cr_expect(gt(u64, plan_of(path, ask).size.scratch_bytes, one.size.scratch_bytes));
