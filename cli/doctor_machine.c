@@ -128,8 +128,8 @@ static bool has_flag(const char *flags, const char *word)
 void doctor_cpu(struct doctor *d)
 {
     static const struct { const char *line, *flag, *means; } sets[] = {
-        { "\nflags", "avx512_vnni", "AVX-512 with VNNI" }, { "\nflags", "avx2", "AVX2" }, { "\nFeatures", "i8mm", "NEON with I8MM" },
-        { "\nFeatures", "asimddp", "NEON with dot products" }, { "\nFeatures", "asimd", "NEON" },
+        { "\nflags", "avx512_vnni", "AVX-512 with VNNI" }, { "\nflags", "avx2", "AVX2" }, { "\nflags", "sse4_1", "SSE4.1" },
+        { "\nFeatures", "i8mm", "NEON with I8MM" }, { "\nFeatures", "asimddp", "NEON with dot products" }, { "\nFeatures", "asimd", "NEON" },
     };
     char text[16384];
     long n = sysconf(_SC_NPROCESSORS_ONLN);

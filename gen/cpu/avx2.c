@@ -1,10 +1,4 @@
-/* AVX2 with FMA and F16C: a group is two registers of eight rows.
- *
- * vpmaddubsw adds two products into 16 bits and saturates. Nibbles can not reach
- * that: eight sums of two products of 15 * 127 are 30480; four sums with 5 bits are 31496, two with
- * 6 bits 32004. Bytes can, so for them it takes |w| and moves its sign to the activation: two
- * products of 128 * 127 are 32512.
- */
+/* AVX2 with FMA and F16C: a group is two registers of eight rows. */
 #include "gen/cpu/pack.h"
 
 #include <immintrin.h>
@@ -150,7 +144,6 @@ typedef __m256i ints;
 typedef __m256 floats;
 #define LANES 8
 #define EACH_PART UNROLL
-#define SIGNED_BYTES 1
 #define TILE 4
 #define FEW_TILE_ROWS 2
 #define ONE_ROW_GROUPS 4
@@ -172,6 +165,13 @@ INLINE words words_look_up(const int8_t *codebook, int offset, words a)
 
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), a);
 }
+
+INLINE words words_flip(words a) { return _mm256_xor_si256(a, _mm256_set1_epi8((char)0x80)); }
+INLINE words words_abs(words a) { return _mm256_abs_epi8(a); }
+INLINE words words_sign(words a, words sign) { return _mm256_sign_epi8(a, sign); }
+INLINE ints pairs_of(words a, ints b) { return _mm256_maddubs_epi16(a, b); }
+INLINE ints pairs_add(ints a, ints b) { return _mm256_add_epi16(a, b); }
+INLINE ints ints_add_pairs(ints a, ints b) { return _mm256_add_epi32(a, _mm256_madd_epi16(b, _mm256_set1_epi16(1))); }
 
 INLINE ints ints_set1(int32_t i) { return _mm256_set1_epi32(i); }
 INLINE floats floats_set1(float f) { return _mm256_set1_ps(f); }
@@ -198,40 +198,6 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
                                                   _mm256_cmpgt_epi32(ints_set1(2), e)));
 }
 
-#include "gen/cpu/quants.h"
-
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
-{
-    const int n_words = pack_forms[type].halves ? 4 : 8, most = words_in_16_bits(type);
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum[TILE];
-
-    UNROLL for (int n = 0; n < n_words; n++) {
-        const int j = word_at(type, half, n);
-        words w = word_of(type, from, lane, j), size;
-
-        if (is_bytes(type)) {
-            w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
-            size = _mm256_abs_epi8(w);
-        }
-        UNROLL for (int t = 0; t < rows; t++) {
-            const __m256i c = columns(x + (size_t)t * k, j),
-                          pairs = is_bytes(type) ? _mm256_maddubs_epi16(size, _mm256_sign_epi8(c, w))
-                                                 : _mm256_maddubs_epi16(w, c);
-
-            sum[t] = n % most == 0 ? pairs : _mm256_add_epi16(sum[t], pairs);
-            if (n % most == most - 1 || n == n_words - 1)
-                dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(sum[t], ones));
-        }
-    }
-}
-
-#define LIKES LIKES_IN_16_BITS
-
-INLINE enum mat_type like(const enum mat_type type) { return like_in_16_bits(type); }
-
-DEFINE_PANEL_MULS(LIKES)
-MAT_QUANTISED(DEFINE_QUANT_MUL)
+#include "gen/cpu/maddubs.h"
 
 KERNELS_TABLE(avx2, MUL_ROW, NULL);

@@ -4,9 +4,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-extern const struct kernels kernels_avx2, kernels_avx512vnni, kernels_amx;
+extern const struct kernels kernels_sse41, kernels_avx2, kernels_avx512vnni, kernels_amx;
 
 static bool always(void) { return true; }
+
+static bool has_sse41(void) { return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1"); }
 
 /* Not every compiler's __builtin_cpu_supports() knows this one. */
 static bool has_f16c(void)
@@ -49,6 +51,7 @@ static bool has_amx(void)
 
 const struct isa isa_tables[] = {
     { &kernels_scalar, always, "nothing" },
+    { &kernels_sse41, has_sse41, "SSSE3 and SSE4.1" },
     { &kernels_avx2, has_avx2, "AVX2, FMA and F16C" },
     { &kernels_avx512vnni, has_avx512vnni, "AVX-512 F, BW, VL, DQ and VNNI" },
     { &kernels_amx, has_amx, "AMX int8 and bf16, with the kernel's leave to use tiles," },

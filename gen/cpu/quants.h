@@ -2,7 +2,7 @@
  * are the facts of pack_forms[] (pack.h): constants here, so that each type becomes a kernel of its own. A type with nothing
  * new to it is a row there and no line here.
  *
- * A word of codes is four columns of the lanes, a byte each, above zero: what vpdpbusd and vpmaddubsw take on one side. An offset
+ * A word of codes is four columns of the lanes, a byte each, above zero: what vpdpbusd and pmaddubsw take on one side. An offset
  * goes into the start value of the sum, from the activations' own sums. An instruction set includes this after it has defined, for
  * LANES weight rows at once (16, or less where a group is several parts),
  *
