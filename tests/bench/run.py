@@ -308,7 +308,7 @@ def server(run, path):
                 rows.append([f"{clients} clients" + (", streaming" if stream else ""), median([x[0] for x in a]),
                              median([y[0] for y in b]) if b else "-", spread(ratios), f"{median([x[1] for x in a]):.2f} s"])
                 run.say("server", f"chats of about 64 tokens, {GENERATED} generated, ignore_eos, greedy, no prompt known; each client asks anew at "
-                        f"once; {seconds} s, ours then llama-server in each round; tok/s, median seconds of a request, faults", clients=clients,
+                        f"once; {seconds} s and up to the next answer, ours then llama-server in each round; tok/s, median seconds of a request, faults", clients=clients,
                         stream=stream, ours=a, peer=b, ratio=ratios)
         table(["", "ours tok/s", "llama-server", "ratio (range)", "our request"], rows)
         rss, pss = memory(ours.processes())
