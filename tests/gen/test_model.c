@@ -31,6 +31,7 @@ struct bed {
 };
 
 static enum kv_type kv_kept;       /* what beds keep keys and values as */
+static bool as_prompt;             /* rows are read, not generated */
 
 static void bed_open_kv(struct bed *b)
 {
@@ -82,7 +83,7 @@ static void feed(struct bed *b, uint32_t seq, uint32_t from, uint32_t to, float 
     static struct model_row rows[MODEL_MAX_ROWS];
 
     for (uint32_t i = from; i < to; i++)
-        rows[i - from] = (struct model_row){ token(seq, i), i, b->pages[seq], logits ? logits[i] : NULL };
+        rows[i - from] = (struct model_row){ token(seq, i), i, b->pages[seq], logits ? logits[i] : NULL, as_prompt };
     model_forward(b->model, b->kv, rows, to - from);
 }
 
@@ -231,6 +232,22 @@ Test(model, what_keys_and_values_are_kept_as_costs_what_their_digits_say)
             error = fmax(worst_error(&tiny, kernels_at(i)->name), worst_error_of(&broad, kernels_at(i)->name, 2));
             printf("%s, %s: %.2g of the spread of the logits at worst\n", kernels_at(i)->name, kv_type_name(kv_kept), error);
             cr_expect(lt(dbl, error, bounds[kv_kept]), "%s %s: %g", kernels_at(i)->name, kv_type_name(kv_kept), error);
+        }
+}
+
+/* Where prompts have kernels of their own, those round all that is multiplied to bf16. */
+Test(model, what_keys_and_values_of_prompts_are_kept_as_costs_little_beside_bf16_tiles)
+{
+    as_prompt = true;
+    for (size_t i = 0; kernels_at(i); i++)
+        for (kv_kept = 0; kernels_at(i)->prompt && kv_kept < KV_TYPES; kv_kept++) {
+            struct tiny_model tiny = tiny_model_default, broad = wide;
+            double error;
+
+            tiny.types[0] = broad.types[0] = GGML_F32;
+            error = fmax(worst_error(&tiny, kernels_at(i)->name), worst_error_of(&broad, kernels_at(i)->name, 2));
+            printf("%s, prompts, %s: %.2g of the spread of the logits at worst\n", kernels_at(i)->name, kv_type_name(kv_kept), error);
+            cr_expect(lt(dbl, error, 3e-2), "%s %s: %g", kernels_at(i)->name, kv_type_name(kv_kept), error);
         }
 }
 
