@@ -220,6 +220,7 @@ static void put_plan(struct buf *out, const struct info *f)
     row(out, "weights", "%9s", bytes_text(p->size.weight_bytes, size));
     row(out, "scratch", "%9s  for %u threads", bytes_text(p->size.scratch_bytes, size), p->size.threads);
     row(out, "logits", "%9s", bytes_text(p->logits_bytes, size));
+    row(out, "sampling", "%9s", bytes_text(p->sampler_bytes, size));
     row(out, "KV cache", "%9s  %llu bytes a token, %s", bytes_text(p->kv_bytes, size),
         (unsigned long long)plan_token_bytes(&p->size.shape, p->ask.kv_type), kv_type_name(p->ask.kv_type));
     row(out, "total", "%9s", bytes_text(p->total_bytes, size));
@@ -253,6 +254,7 @@ static void put_json_plan(struct json_writer *w, const struct plan *p)
     json_kint(w, "weight_bytes", (int64_t)p->size.weight_bytes);
     json_kint(w, "scratch_bytes", (int64_t)p->size.scratch_bytes);
     json_kint(w, "logits_bytes", (int64_t)p->logits_bytes);
+    json_kint(w, "sampler_bytes", (int64_t)p->sampler_bytes);
     json_kstr(w, "kv_type", kv_type_name(p->ask.kv_type));
     json_kint(w, "kv_bytes_per_token", (int64_t)plan_token_bytes(&p->size.shape, p->ask.kv_type));
     put_json_bytes(w, "kv_bytes", p->kv_bytes);

@@ -36,9 +36,12 @@ uint32_t plan_samplers(uint32_t threads, uint32_t parallel)
 
 static uint64_t logits_bytes(const struct plan *p, uint32_t parallel)
 {
-    const uint32_t vocab = p->size.shape.vocab_size;
+    return (uint64_t)parallel * p->size.shape.vocab_size * sizeof(float);
+}
 
-    return (uint64_t)parallel * vocab * sizeof(float) + plan_samplers(p->size.threads, parallel) * (uint64_t)sampler_work_bytes(vocab);
+static uint64_t sampler_bytes(const struct plan *p, uint32_t parallel)
+{
+    return plan_samplers(p->size.threads, parallel) * (uint64_t)sampler_work_bytes(p->size.shape.vocab_size);
 }
 
 /* Logits of proposals, and what makes them. */
@@ -57,7 +60,8 @@ static uint64_t draft_bytes(const struct plan *p, uint32_t parallel)
 
 static uint64_t fixed_bytes(const struct plan *p, uint32_t parallel)
 {
-    return p->size.weight_bytes + p->size.scratch_bytes + logits_bytes(p, parallel) + draft_bytes(p, parallel);
+    return p->size.weight_bytes + p->size.scratch_bytes + logits_bytes(p, parallel) + sampler_bytes(p, parallel) +
+           draft_bytes(p, parallel);
 }
 
 /* All replicas have `own` for themselves and the weights together. False when it can not be counted. */
@@ -119,6 +123,7 @@ int plan_make(const struct gguf *file, const struct plan_ask *ask, struct plan *
     p.ask.threads = p.size.threads;
     p.ask.context = plan_context(&p.size.shape, ask->context);
     p.logits_bytes = logits_bytes(&p, ask->parallel);
+    p.sampler_bytes = sampler_bytes(&p, ask->parallel);
     p.fixed_bytes = fixed_bytes(&p, ask->parallel);
     p.draft_bytes = draft_bytes(&p, ask->parallel);
     p.page_bytes = plan_page_bytes(&p.size.shape, ask->kv_type);

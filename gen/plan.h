@@ -37,7 +37,8 @@ struct plan_ask {
 struct plan {
     struct model_size size, draft_size;
     struct plan_ask ask;        /* context and threads as they would be */
-    uint64_t logits_bytes;      /* and what tokens are drawn with */
+    uint64_t logits_bytes;
+    uint64_t sampler_bytes;     /* what tokens are drawn with */
     uint64_t draft_bytes;       /* all of speculation but KV */
     uint64_t page_bytes;        /* with a draft model's */
     uint64_t fixed_bytes;       /* of a replica, without KV */

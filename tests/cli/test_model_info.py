@@ -100,7 +100,8 @@ class Info(unittest.TestCase):
         memory = got["memory"]
         self.assertEqual((memory["kv_bytes_per_token"], memory["kv_bytes"]), (4 * 2 * 16, 2 * 64 * 4 * 2 * 16))
         self.assertEqual(memory["logits_bytes"], 2 * 64 * 4)
-        self.assertEqual(memory["total_bytes"], sum(memory[k] for k in ("weight_bytes", "scratch_bytes", "logits_bytes", "kv_bytes")))
+        self.assertEqual(memory["total_bytes"], sum(memory[k] for k in ("weight_bytes", "scratch_bytes", "logits_bytes", "sampler_bytes",
+                                                                             "kv_bytes")))
         self.assertEqual((memory["fits"], memory["verdict"], memory["most_context"]), (True, "fits", 256))
         self.assertEqual(self.json(path, "--context", "64", "--parallel", "2", "--replicas", "3")["memory"]["total_bytes"],
                          3 * memory["total_bytes"] - 2 * memory["weight_bytes"])

@@ -154,8 +154,8 @@ def planned_kb(path, context, parallel):
     """What `fastchat model info` says of it: {row: kB}."""
     got = subprocess.run([os.path.join(BUILD, "fastchat"), "model", "info", "--context", str(context), "--parallel", str(parallel), path],
                          capture_output=True, text=True, check=True)
-    rows = re.findall(r"^(weights|scratch|logits|KV cache)\s+([0-9.]+) ([kMG])B", got.stdout, re.M)
-    assert len(rows) == 4, got.stdout
+    rows = re.findall(r"^(weights|scratch|logits|sampling|KV cache)\s+([0-9.]+) ([kMG])B", got.stdout, re.M)
+    assert len(rows) == 5, got.stdout
     return {name: float(v) * {"k": 1e3, "M": 1e6, "G": 1e9}[unit] / 1024 for name, v, unit in rows}
 
 
