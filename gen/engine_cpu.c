@@ -21,141 +21,19 @@
  * With speculation (draft.h) proposals are made before the rows are filled in, and
  * each row of a sequence has logits: its sampler draws from one after the other
  * for as long as what it drew is what was proposed. The rows behind are void; the next pass writes over them.
- *
- * Locks: `lock` guards what is below it in struct cpu and all of a sequence,
- * but for `in_pass` ones' pages and sampler, which the pass reads. Tokenizer and
- * info never change. `delivering` and delivery buffers are the caller's. */
-#include "adapters/adapters.h"
+ */
+#include "gen/engine_cpu_in.h"
+
 #include "base/arena.h"
-#include "base/buf.h"
-#include "base/err.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "conv/chat.h"
-#include "gen/draft.h"
-#include "gen/dry.h"
-#include "gen/engine_ops.h"
-#include "gen/kv.h"
-#include "gen/memory.h"
-#include "gen/model.h"
-#include "gen/plan.h"
-#include "gen/prefix.h"
-#include "gen/sampler.h"
-#include "gen/sched.h"
-#include "gen/textout.h"
-#include "gen/weights.h"
-#include "loaders/gguf.h"
-#include "loaders/template_files.h"
-#include "loaders/tokenizer.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
-enum {
-    QUEUE = 1024,               /* sequences that may wait */
-    OUTBOX_TOKENS = 64, OUTBOX_BYTES = 4096,
-    MAX_STOP_TOKENS = 256,
-};
+enum { MAX_STOP_TOKENS = 256 };
 _Static_assert((int)ENGINE_MAX_STOPS == (int)TEXTOUT_MAX_STOPS, "one limit");
-
-struct slot {
-    struct engine_token token;
-    uint64_t seen;              /* due when the text has been given up to here */
-};
-
-/* The result of one sequence's sampling in a pass. */
-struct pick {
-    int error;
-    int32_t token;
-    float logprob;
-    struct engine_logprob top[ENGINE_TOP_LOGPROBS];
-};
-
-/* What the engine knows of an entry of the plan. */
-struct part {
-    struct draft_ask *ask;      /* NULL: no proposals, nor does it read along */
-    bool widened;               /* as sched_widen() says */
-    size_t first;               /* of its logits and picks */
-    uint32_t n_rows, n_picks;
-};
-
-struct engine_seq {
-    struct sched_seq sched;     /* first: the scheduler hands it back */
-    struct engine_seq *prev, *next;             /* all of them */
-    struct engine_seq *next_told;
-    bool told;                  /* is in the list of those with news */
-    bool in_pass;               /* or in a piece that goes on */
-    bool cancelled, paused, started, ended;
-    bool admitted;              /* before, if it waits now */
-    uint64_t deadline_us;
-
-    int32_t *tokens;            /* [n_total]: the prompt, then what was generated */
-    uint64_t *chain;            /* of the prompt's pages */
-    uint32_t n_generated, max_tokens;
-    struct draft_seq *draft;    /* NULL: it has none, or does not run */
-    uint32_t n_drafted, n_accepted;
-    struct sampler *sampler;
-    struct textout *filter;
-    int32_t *stop_tokens;
-    size_t n_stop_tokens;
-    bool ignore_end;
-    int n_logprobs;
-    void *user;
-
-    struct buf text;            /* outbox */
-    size_t text_cap;
-    struct slot *slots;         /* [OUTBOX_TOKENS] */
-    struct engine_logprob *tops;                /* [OUTBOX_TOKENS][n_logprobs] */
-    size_t n_slots;
-    const char *finish, *message;
-    int error;
-};
-
-struct cpu {
-    struct engine engine;
-    struct tokenizer *tokenizer;
-    struct model *model;
-    enum kv_type kv_type;
-    struct kv *kv;
-    struct prefix *prefix;      /* NULL: off */
-    bool salted;
-    struct sampler_work **works;                /* [n_works]: of the first so many threads */
-    uint32_t n_works;
-    struct dry_breakers *breakers;              /* those asked for last; of the caller's thread */
-    struct engine_pulse *pulse, own_pulse;
-    void (*notify)(void *user);
-    void *notify_user;
-    uint32_t parallel, max_token_bytes;
-    struct draft *draft;        /* NULL: no speculation */
-    struct draft_ask *asks;     /* [parallel] */
-    size_t n_asks;
-    struct part *parts;         /* [parallel] of the plan */
-    struct model_row *rows;     /* [MODEL_MAX_ROWS] */
-    float *logits;              /* [most_picks][vocab_size] */
-    struct pick *picks;         /* [most_picks] */
-    pthread_t thread;
-    bool locks, threaded;       /* what close has to undo */
-
-    struct engine_seq *delivering;
-    struct buf text;            /* of the event that is being delivered */
-    struct engine_token *tokens;                /* [OUTBOX_TOKENS] */
-    struct engine_logprob *tops;                /* [OUTBOX_TOKENS][ENGINE_TOP_LOGPROBS] */
-
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    struct sched *sched;
-    struct engine_seq *all, *first_told, *last_told;
-    bool closing, notified, woken;
-    size_t n_told, n_deadlines;
-    struct engine_stats stats;
-};
-
-static void beat(struct cpu *e)
-{
-    atomic_fetch_add(&e->pulse->beats, 1);
-}
 
 /* ---- sequences ---- */
 
@@ -402,11 +280,12 @@ static int32_t token_at(const struct engine_seq *q, const struct part *part, uin
 }
 
 /* Rows of the plan, of a widened entry as many as there are proposals; the logits that are wanted go one behind the
- * other, in its order. */
-static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
+ * other, in its order. *ret_n_read: of prompts, behind all others. */
+static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n, size_t *ret_n_read)
 {
     size_t n_rows = 0, n_logits = 0;
 
+    *ret_n_read = 0;
     for (size_t i = 0; i < n; i++) {
         const struct engine_seq *q = (const struct engine_seq *)plan[i].seq;
         struct part *part = &e->parts[i];
@@ -414,6 +293,7 @@ static size_t fill_rows(struct cpu *e, const struct sched_rows *plan, size_t n)
 
         part->first = n_logits;
         part->n_rows = part->widened ? wanted : plan[i].n;
+        *ret_n_read += plan[i].prompt ? part->n_rows : 0;
         for (uint32_t k = 0; k < part->n_rows; k++) {
             struct model_row *row = &e->rows[n_rows++];
 
@@ -570,21 +450,20 @@ static void fail_the_late(struct cpu *e)
             seq_fail(e, q, -ETIMEDOUT, "the request took longer than it was given");
 }
 
-/* Rows of prompts stand behind all others. Returns how long those took that are read apart. */
-static uint64_t compute(struct cpu *e, size_t n_rows, struct sched_layers through)
+/* Returns how long it took to read apart. */
+static uint64_t compute(struct cpu *e, size_t n_rows, size_t n_read, struct sched_layers through)
 {
-    uint64_t began = clock_mono_us(), read = began;
-    size_t n = n_rows;
+    const bool apart = through.from < through.to;
+    const size_t n = apart ? n_rows - n_read : n_rows;
+    uint64_t took = 0;
 
-    if (model_reads(e->model))
-        while (n && e->rows[n - 1].prompt)
-            n--;
-    if (n < n_rows) {
-        model_read(e->model, e->kv, e->rows + n, n_rows - n, through.from, through.to);
-        read = clock_mono_us();
+    if (apart) {
+        took = clock_mono_us();
+        model_read(e->model, e->kv, e->rows + n, n_read, through.from, through.to);
+        took = clock_mono_us() - took;
     }
     model_forward(e->model, e->kv, e->rows, n);
-    return read - began;
+    return took;
 }
 
 /* One that had to give its pages away keeps its room for proposals until somebody else needs that. */
@@ -618,7 +497,7 @@ static bool pass(struct cpu *e)
 {
     const struct sched_rows *plan;
     struct sched_layers through;
-    size_t n, n_rows;
+    size_t n, n_rows, n_read;
     uint64_t began, read_us;
 
     fail_the_late(e);
@@ -632,9 +511,9 @@ static bool pass(struct cpu *e)
 
     if (e->n_asks)
         draft_propose(e->draft, e->asks, e->n_asks);
-    n_rows = fill_rows(e, plan, n);
+    n_rows = fill_rows(e, plan, n, &n_read);
     began = clock_mono_us();
-    read_us = compute(e, n_rows, through);
+    read_us = compute(e, n_rows, n_read, through);
     pick_tokens(e, plan, n);
 
     pthread_mutex_lock(&e->lock);
@@ -660,7 +539,7 @@ static void wait_for_news(struct cpu *e)
     pthread_cond_timedwait(&e->wake, &e->lock, &at);
 }
 
-static void *thread_main(void *user)
+void *engine_cpu_main(void *user)
 {
     struct cpu *e = user;
 
@@ -1081,7 +960,7 @@ static void cpu_close(struct engine *engine)
     free(e);
 }
 
-static const struct engine_ops cpu_ops = {
+const struct engine_ops engine_cpu_ops = {
     .close = cpu_close,
     .stats = cpu_stats,
     .tokenize = cpu_tokenize,
@@ -1092,277 +971,3 @@ static const struct engine_ops cpu_ops = {
     .pause = cpu_pause,
     .poll = cpu_poll,
 };
-
-static void cpu_free(struct cpu *e)
-{
-    cpu_close((struct engine *)e);
-}
-DEFINE_CLEANUP(struct cpu *, cpu_free)
-
-/* ---- opening ---- */
-
-static int choose_template(struct cpu *e, const struct gguf *file, const struct engine_config *config, struct err *err)
-{
-    CLEANUP(template_files_free) struct template_files *files = NULL;
-    struct engine_info *info = &e->engine.info;
-    struct template_question q = {
-        .configured = config->chat_template, .path = config->path, .model_name = config->name, .registry = config->templates,
-    };
-    struct template_choice choice;
-    int r = template_files_of_gguf(file, &files, err);
-
-    if (r < 0)
-        return r;
-    q.files = files;
-    r = adapters_choose(&q, &choice, err);
-    if (r < 0)
-        return err_place(err, "%s", gguf_path(file)), r;
-    info->chat = choice.chat;
-    snprintf(info->chat_reason, sizeof info->chat_reason, "%s", choice.reason);
-    return 0;
-}
-
-/* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
-static int make_plan(const struct gguf *file, const struct gguf *draft, const struct engine_config *config,
-                     enum kv_type kv_type, struct err *err)
-{
-    const uint64_t room = memory_room(), given = weights_given_bytes(config->share);
-    const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
-                                  .replicas = 1, .room = room < UINT64_MAX - given ? room + given : UINT64_MAX, .kv_type = kv_type,
-                                  .speculative = (enum draft_kind)draft_kind_of(config->speculative), .draft = draft };
-    struct plan plan;
-    char text[2 * PLAN_TEXT];
-    int r = plan_make(file, &ask, &plan, err);
-
-    if (r < 0)
-        return r;
-    if (plan.verdict == PLAN_REFUSED)
-        return err_set(err, -ENOMEM, "%s: %s", config->path, plan_text(&plan, text));
-    if (config->say)
-        config->say(config->say_user, plan_line(&plan, text));
-    return 0;
-}
-
-static int choose_context(struct cpu *e, const struct engine_config *config, struct err *err)
-{
-    uint32_t own = model_shape(e->model)->n_ctx_train;
-
-    if (config->context && own && config->context > own)
-        return err_set(err, -EINVAL, "%s: a context of %u tokens is more than the model's %u",
-                       config->path, config->context, own);
-    e->engine.info.context_length = plan_context(model_shape(e->model), config->context);
-    return 0;
-}
-
-static int check_speculation(const struct engine_config *config, struct err *err)
-{
-    const int kind = draft_kind_of(config->speculative);
-
-    if (kind < 0)
-        return err_set(err, -EINVAL, "%s: speculative \"%s\" is not known; it can be off, ngram or draft", config->path,
-                       config->speculative);
-    if (kind == DRAFT_MODEL && (!config->draft_model || !*config->draft_model))
-        return err_set(err, -EINVAL, "%s: speculative \"draft\" needs a draft model", config->path);
-    if (config->draft_tokens > DRAFT_MAX_TOKENS)
-        return err_set(err, -EINVAL, "%s: %u draft tokens are above the limit of %d", config->path, config->draft_tokens,
-                       DRAFT_MAX_TOKENS);
-    return 0;
-}
-
-static int open_draft_file(const struct engine_config *config, struct gguf **ret, struct err *err)
-{
-    return draft_kind_of(config->speculative) == DRAFT_MODEL ? gguf_open(config->draft_model, ret, err) : 0;
-}
-
-static int open_draft(struct cpu *e, const struct gguf *file, const struct gguf *draft,
-                      const struct engine_config *config, struct err *err)
-{
-    const struct draft_options options = {
-        .kind = (enum draft_kind)draft_kind_of(config->speculative), .tokens = config->draft_tokens,
-        .parallel = e->parallel, .n_ctx = e->engine.info.context_length, .file = draft, .target_file = file,
-        .target_tokenizer = e->tokenizer, .target = e->model, .pulse = e->pulse,
-    };
-
-    return options.kind == DRAFT_OFF ? 0 : draft_open(&options, &e->draft, err);
-}
-
-/* Pages for what was asked, or for all sequences at full length if that fits in
- * half of the memory that is left. A context that does not fit shrinks. */
-static int open_kv(struct cpu *e, const struct engine_config *config, struct err *err)
-{
-    const struct model_shape *m = model_shape(e->model);
-    const struct model_shape *draft = e->draft ? draft_shape(e->draft) : NULL;
-    const uint64_t page_bytes = plan_page_bytes(m, e->kv_type) + (draft ? plan_page_bytes(draft, e->kv_type) : 0);
-    uint64_t pages = config->kv_tokens / KV_PAGE, room = plan_pages_within(memory_room(), page_bytes);
-    struct engine_info *info = &e->engine.info;
-    struct kv_shape shape = { m->n_layers, m->n_kv_heads, m->head_dim, 0, e->kv_type };
-    int r;
-
-    if (!config->kv_tokens) {
-        pages = plan_pages(info->context_length, e->parallel);
-        pages = pages < room ? pages : room;
-    }
-    shape.n_pages = pages < UINT32_MAX ? (uint32_t)pages : UINT32_MAX;
-    if (!shape.n_pages)
-        return err_set(err, config->kv_tokens ? -EINVAL : -ENOMEM,
-                       "%s: no room for a single page of KV (%llu bytes for %d tokens)", config->path,
-                       (unsigned long long)page_bytes, KV_PAGE);
-    r = kv_open(&shape, &e->kv, err);
-    if (r == 0 && e->draft)
-        r = draft_open_kv(e->draft, shape.n_pages, e->kv_type, err);
-    if (r < 0)
-        return err_place(err, "%s", config->path), r;
-    if (info->context_length > shape.n_pages * (uint64_t)KV_PAGE)
-        info->context_length = shape.n_pages * KV_PAGE;
-    info->kv_bytes = kv_bytes(e->kv) + (e->draft ? draft_kv_bytes(e->draft) : 0);
-    return 0;
-}
-
-static int open_samplers(struct cpu *e, struct err *err)
-{
-    const uint32_t n = plan_samplers(model_threads(e->model), e->parallel);
-    int r = 0;
-
-    e->works = calloc(n, sizeof e->works[0]);
-    if (!e->works)
-        return err_set(err, -ENOMEM, "no memory for %u samplers", n);
-    while (e->n_works < n && (r = sampler_work_open(e->engine.info.vocab_size, &e->works[e->n_works], err)) == 0)
-        e->n_works++;
-    return r;
-}
-
-static int open_work(struct cpu *e, const struct engine_config *config, struct err *err)
-{
-    const uint32_t vocab = e->engine.info.vocab_size, most_picks = e->parallel + (e->draft ? DRAFT_ROWS : 0);
-    int r;
-
-    for (uint32_t i = 0; i < tokenizer_size(e->tokenizer); i++) {
-        size_t len = 0;
-
-        tokenizer_token(e->tokenizer, (int32_t)i, &len);
-        e->max_token_bytes = len > e->max_token_bytes ? (uint32_t)len : e->max_token_bytes;
-    }
-    e->rows = calloc(MODEL_MAX_ROWS, sizeof e->rows[0]);
-    e->logits = calloc((size_t)most_picks * vocab, sizeof e->logits[0]);
-    e->picks = calloc(most_picks, sizeof e->picks[0]);
-    e->asks = calloc(e->parallel, sizeof e->asks[0]);
-    e->parts = calloc(e->parallel, sizeof e->parts[0]);
-    e->tokens = calloc(OUTBOX_TOKENS, sizeof e->tokens[0]);
-    e->tops = calloc(OUTBOX_TOKENS * ENGINE_TOP_LOGPROBS, sizeof e->tops[0]);
-    if (!e->rows || !e->logits || !e->picks || !e->asks || !e->parts || !e->tokens || !e->tops)
-        return err_set(err, -ENOMEM, "%s: no memory for %u sequences at once", config->path,
-                       e->parallel);
-    r = open_samplers(e, err);
-    if (r == 0 && config->prefix != ENGINE_PREFIX_OFF)
-        r = prefix_open(e->kv, &e->prefix, err);
-    if (r < 0)
-        return r;
-    return sched_open(&(struct sched_config){ .kv = e->kv, .prefix = e->prefix, .parallel = e->parallel,
-                                              .queue = QUEUE, .max_rows = MODEL_MAX_ROWS,
-                                              .layers = model_reads(e->model) ? model_shape(e->model)->n_layers : 0 },
-                      &e->sched, err);
-}
-
-static int start(struct cpu *e, const struct engine_config *config, struct err *err)
-{
-    pthread_condattr_t monotonic;
-    sigset_t every, before;
-    int r;
-
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    e->locks = true;
-    sigfillset(&every);
-    pthread_sigmask(SIG_BLOCK, &every, &before);
-    r = pthread_create(&e->thread, NULL, thread_main, e);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (r)
-        return err_errno(err, -r, "%s: no thread for the engine", config->path);
-    pthread_setname_np(e->thread, "engine");
-    e->threaded = true;
-    return 0;
-}
-
-static void describe(struct cpu *e, const struct gguf *file, const struct engine_config *config)
-{
-    struct engine_info *info = &e->engine.info;
-
-    if (gguf_text(file, "general.name", info->model, sizeof info->model, NULL) || !info->model[0])
-        snprintf(info->model, sizeof info->model, "%s", config->name);
-    snprintf(info->backend, sizeof info->backend, "cpu %s", model_isa(e->model));
-    info->vocab_size = model_shape(e->model)->vocab_size;
-    info->longest_token = tokenizer_longest(e->tokenizer);
-    info->weight_bytes = model_weight_bytes(e->model);
-}
-
-int engine_cpu_open(const struct engine_config *config, struct engine **ret, struct err *err)
-{
-    CLEANUP(gguf_close) struct gguf *file = NULL, *draft = NULL;
-    CLEANUP(cpu_free) struct cpu *e = calloc(1, sizeof *e);
-    struct model_options options = { .threads = config->threads, .share = config->share };
-    int r;
-
-    if (!e)
-        return err_set(err, -ENOMEM, "%s: no memory", config->path);
-    if (!config->parallel || config->parallel > MODEL_MAX_ROWS)
-        return err_set(err, -EINVAL, "%s: %u sequences at once; it must be 1 to %d", config->path,
-                       config->parallel, MODEL_MAX_ROWS);
-    e->engine.ops = &cpu_ops;
-    e->parallel = config->parallel;
-    e->salted = config->prefix == ENGINE_PREFIX_SALTED;
-    e->notify = config->notify;
-    e->notify_user = config->notify_user;
-    e->pulse = options.pulse = config->pulse ? config->pulse : &e->own_pulse;
-
-    r = check_speculation(config, err);
-    if (r < 0)
-        return r;
-    r = gguf_open(config->path, &file, err);
-    if (r < 0)
-        return r;
-    r = open_draft_file(config, &draft, err);
-    if (r < 0)
-        return r;
-    r = kv_type_read(config->kv_type, &e->kv_type, err);
-    if (r < 0)
-        return err_place(err, "%s", config->path), r;
-    beat(e);
-    r = tokenizer_open(file, &e->tokenizer, err);
-    if (r < 0)
-        return r;
-    beat(e);
-    r = choose_template(e, file, config, err);
-    if (r < 0)
-        return r;
-    r = make_plan(file, draft, config, e->kv_type, err);
-    if (r < 0)
-        return r;
-    beat(e);
-    r = model_open(file, &options, &e->model, err);
-    if (r < 0)
-        return r;
-    describe(e, file, config);
-    if (tokenizer_size(e->tokenizer) > e->engine.info.vocab_size)
-        return err_set(err, -EINVAL, "%s: %u tokens, but an embedding of %u", config->path,
-                       tokenizer_size(e->tokenizer), e->engine.info.vocab_size);
-    r = choose_context(e, config, err);
-    if (r < 0)
-        return r;
-    r = open_draft(e, file, draft, config, err);
-    if (r < 0)
-        return r;
-    r = open_kv(e, config, err);
-    if (r < 0)
-        return r;
-    r = open_work(e, config, err);
-    if (r < 0)
-        return r;
-    r = start(e, config, err);
-    if (r < 0)
-        return r;
-    *ret = &STEAL(e)->engine;
-    return 0;
-}

@@ -517,7 +517,6 @@ static void begin_piece(struct sched *s)
         s->piece[s->n_piece++] = s->plan[i];
     }
     s->n_plan = first;
-    s->through = (struct sched_layers){ 0 };
 }
 
 /* Prompts are read apart: what is generated again comes first, in rows that make the pass little longer. */
@@ -532,13 +531,9 @@ static void plan_apart(struct sched *s)
     if (!s->n_piece)
         begin_piece(s);
     n_layers = s->n_piece ? budget_layers(&s->budget, s->n_generated, s->n_read, s->layers - s->through.to) : 0;
-    if (n_layers == 0) {
-        s->n_read = 0;
-        return;
-    }
     s->through.from = s->through.to;
     s->through.to += n_layers;
-    for (size_t i = 0; i < s->n_piece; i++) {
+    for (size_t i = 0; i < s->n_piece && n_layers; i++) {
         struct sched_rows *rows = &s->plan[s->n_plan++];
 
         *rows = s->piece[i];
@@ -550,7 +545,9 @@ static void plan_apart(struct sched *s)
 size_t sched_plan(struct sched *s, const struct sched_rows **ret)
 {
     s->n_plan = 0;
-    s->n_generated = s->n_read = 0;
+    s->n_generated = s->n_read = 0;             /* a piece that stands keeps its rows of the model */
+    if (!s->n_piece)
+        s->through = (struct sched_layers){ 0 };
     for (size_t i = 0; i < s->n_piece; i++)
         s->n_read += s->piece[i].n;
     look_around(s);
@@ -626,7 +623,7 @@ void sched_took(struct sched *s, uint64_t us, uint64_t read_us)
         budget_took(&s->budget, s->n_generated, s->n_read, us);
         return;
     }
-    if (s->n_read)
+    if (s->through.from < s->through.to)
         budget_took_layers(&s->budget, s->n_read, s->through.to - s->through.from, read_us, s->n_generated, us - read_us);
     else
         budget_took(&s->budget, s->n_generated, 0, us);

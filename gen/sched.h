@@ -128,7 +128,7 @@ struct sched_seq *sched_admit(struct sched *s);
 /* Plans the next pass into *ret, which stays valid until the next plan, and returns the number of
  * its entries; 0: nothing to do. Entries of prompts are behind all others. */
 size_t sched_plan(struct sched *s, const struct sched_rows **ret);
-/* Of the pass that was planned, where it has rows of prompts: {0, 0} without `layers`. */
+/* Of the pass that was planned: nothing where it has no rows of prompts, or none that are read apart. */
 struct sched_layers sched_layers(const struct sched *s);
 /* Rows behind the one of an entry that generates, for tokens that are only guessed: up to `more`, as far as the
  * sequence and the pass have room and pages are there without taking any from others; returns how many. */
