@@ -5,6 +5,7 @@
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "loaders/gguf.h"
+#include "tests/gen/acts.h"
 #include "tests/gen/blocks.h"
 
 #include <criterion/criterion.h>
@@ -65,46 +66,28 @@ struct product {
     float *y[MAX_ROWS];
 };
 
-static void *zeroed(size_t n)
-{
-    void *p = aligned_alloc(64, (n + 63) & ~(size_t)63);
-
-    cr_assert(ne(ptr, p, NULL));
-    memset(p, 0, (n + 63) & ~(size_t)63);
-    return p;
-}
-
 static void product_init(struct product *p, enum mat_type type, uint32_t cols, bool unit)
 {
     const uint32_t ggml_type = ggml_type_of(type);
     const struct ggml_type_facts *f = ggml_type_facts(ggml_type);
     const size_t bytes = (size_t)WEIGHT_ROWS * (cols / f->block) * f->block_bytes;
     CLEANUP(mem_free) uint8_t *file = malloc(bytes);
-    uint32_t k, n_blocks;
 
     cr_assert(ne(ptr, file, NULL));
     cr_assert(mat_init(&p->mat, type, WEIGHT_ROWS, cols));
-    k = p->x.k = p->mat.k;
-    n_blocks = k / KERNEL_BLOCK;
     p->mat.w = zeroed(mat_bytes(&p->mat));
     random_weights(ggml_type, file, bytes, unit);
     mat_pack(&p->mat, file, 0, 1);                  /* in two parts, as two threads do */
     mat_pack(&p->mat, file, 1, p->mat.n_groups);
-    p->x.q = zeroed((size_t)MAX_ROWS * k);
-    p->x.d = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
-    p->x.s = zeroed(sizeof(float) * MAX_ROWS * n_blocks);
-    p->x.sum = zeroed(sizeof(int32_t) * MAX_ROWS * n_blocks);
-    p->x.half = zeroed(sizeof(int32_t) * MAX_ROWS * n_blocks);
-    p->x.f = zeroed(sizeof(float) * MAX_ROWS * k);
+    acts_open(&p->x, MAX_ROWS, p->mat.k);
     for (uint32_t r = 0; r < MAX_ROWS; r++) {
-        float *row = p->x.f + (size_t)r * k;
+        float *row = p->x.f + (size_t)r * p->x.k;
 
         for (uint32_t i = 0; i < cols; i++)
             row[i] = unit ? (float)(random_bits() % 255) - 127 : random_float();
         for (uint32_t b = 0; unit && b < cols / KERNEL_BLOCK; b++)
             row[b * KERNEL_BLOCK] = 127;            /* so that every scale is 1 */
-        kernels_scalar.quantise(row, k, p->x.q + (size_t)r * k, p->x.d + r * n_blocks,
-                                p->x.s + r * n_blocks, p->x.sum + r * n_blocks, p->x.half + r * n_blocks);
+        acts_quantise(&p->x, r);
         p->y[r] = zeroed(sizeof(float) * OUT);
     }
 }
@@ -112,12 +95,7 @@ static void product_init(struct product *p, enum mat_type type, uint32_t cols, b
 static void product_fini(struct product *p)
 {
     free(p->mat.w);
-    free(p->x.q);
-    free(p->x.d);
-    free(p->x.s);
-    free(p->x.sum);
-    free(p->x.half);
-    free(p->x.f);
+    acts_close(&p->x);
     for (uint32_t r = 0; r < MAX_ROWS; r++)
         free(p->y[r]);
 }

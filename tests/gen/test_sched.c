@@ -825,6 +825,27 @@ Test(sched, who_is_in_a_piece_is_not_thrown_out_and_one_that_grows_waits_for_it)
     cr_expect(eq(int, b.q.state, SCHED_WAITING));
 }
 
+Test(sched, a_piece_that_stands_for_a_pass_keeps_its_rows)
+{
+    RIG r = rig_apart(100, 4, 64, false, 4);
+    static struct seq a, b, c;
+    const struct sched_rows *plan;
+    uint32_t n;
+
+    add(&r, &c, 4, 100);
+    pass(&r);
+    sched_took(r.s, 1000, 0);
+    c.q.held = true;
+    begin_a_piece(&r, &a, 100, &b, 150);
+    c.q.held = false;
+    cr_assert(eq(sz, sched_plan(r.s, &plan), 2));   /* two that generate are timed alone */
+    cr_assert(sched_goes_on(r.s));
+    cr_expect(eq(u32, sched_layers(r.s).from, sched_layers(r.s).to));
+    n = sched_widen(r.s, 0, 100);
+    n += sched_widen(r.s, 1, 100);
+    cr_expect(eq(u32, n + 2 + 48, 64));             /* b has three pages in it */
+}
+
 Test(sched, one_that_leaves_a_piece_ends_it_and_nothing_of_it_counts)
 {
     RIG r = rig_apart(100, 4, 512, true, 4);

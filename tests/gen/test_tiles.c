@@ -4,6 +4,7 @@
 #include "gen/cpu/pack.h"
 #include "gen/cpu/prompt.h"
 #include "loaders/gguf.h"
+#include "tests/gen/acts.h"
 #include "tests/gen/blocks.h"
 #include "tests/gen/rand.h"
 
@@ -23,15 +24,6 @@ static const struct kernels *table(const char *name)
     if (kernels_choose(name, &k, NULL))
         cr_skip_test("%s: this machine has none", name);
     return k;
-}
-
-static void *zeroed(size_t n)
-{
-    void *p = aligned_alloc(64, (n + 63) & ~(size_t)63);
-
-    cr_assert(ne(ptr, p, NULL));
-    memset(p, 0, (n + 63) & ~(size_t)63);
-    return p;
 }
 
 static float random_float(void) { return (float)(rand_unit(&seed) * 2 - 1); }
@@ -78,33 +70,18 @@ struct rows {
 
 static void rows_init(struct rows *r, uint32_t k)
 {
-    const size_t n_blocks = (size_t)MAX_ROWS * (k / KERNEL_BLOCK);
-
-    r->x.k = k;
-    r->x.q = zeroed((size_t)MAX_ROWS * k);
-    r->x.d = zeroed(n_blocks * sizeof(float));
-    r->x.s = zeroed(n_blocks * sizeof(float));
-    r->x.sum = zeroed(n_blocks * sizeof(int32_t));
-    r->x.half = zeroed(n_blocks * sizeof(int32_t));
-    r->x.f = zeroed((size_t)MAX_ROWS * k * sizeof(float));
+    acts_open(&r->x, MAX_ROWS, k);
     for (size_t i = 0; i < (size_t)MAX_ROWS * k; i++)
         r->x.f[i] = random_float();
-    for (size_t i = 0; i < MAX_ROWS; i++) {
-        const size_t at = i * k, b = at / KERNEL_BLOCK;
-
-        kernels_scalar.quantise(r->x.f + at, k, r->x.q + at, r->x.d + b, r->x.s + b, r->x.sum + b, r->x.half + b);
+    for (uint32_t i = 0; i < MAX_ROWS; i++) {
+        acts_quantise(&r->x, i);
         r->y[i] = zeroed(OUT * sizeof(float));
     }
 }
 
 static void rows_fini(struct rows *r)
 {
-    free(r->x.q);
-    free(r->x.d);
-    free(r->x.s);
-    free(r->x.sum);
-    free(r->x.half);
-    free(r->x.f);
+    acts_close(&r->x);
     for (int i = 0; i < MAX_ROWS; i++)
         free(r->y[i]);
 }
