@@ -64,7 +64,7 @@ INLINE void unpack(const enum mat_type type, const uint8_t *group, uint32_t from
 }
 
 /* Rows [row, row + rows), the last of all repeated where there are fewer. */
-static void gather(const struct mul *m, uint32_t row, uint32_t rows, uint32_t from, uint32_t n, struct int8_rows *to)
+static void gather_rows(const struct mul *m, uint32_t row, uint32_t rows, uint32_t from, uint32_t n, struct int8_rows *to)
 {
     const uint32_t n_blocks = m->x->k / B;
 
@@ -181,7 +181,7 @@ static void int8_slab(const struct int8_type *type, const struct mul *m, uint32_
         p.n = n_blocks - from < chunk ? n_blocks - from : chunk;
         p.first = from == 0;
         for (uint32_t i = 0; i < n_tiles; i++)
-            gather(m, row + i * rows, rows, from, p.n, &x[i]);
+            gather_rows(m, row + i * rows, rows, from, p.n, &x[i]);
         for (uint32_t g = 0; g < m->n_groups; g++) {
             type->unpack(m->w + g * m->group_bytes, from, p.n, &w);
             p.next = next_group(m, g) + (size_t)from * type->block_bytes;

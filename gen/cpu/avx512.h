@@ -133,9 +133,10 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
 
 #include "gen/cpu/quants.h"
 
-/* Below 4 rows a second sum hides the latency of vpdpbusd: integers, so nothing depends on it. */
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
+/* Below 4 rows a second sum hides the latency of vpdpbusd: integers, so nothing depends on it. In words of its own, because the
+ * compiler makes two instructions of it, the load apart. */
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8;
     ints second[TILE];
@@ -149,7 +150,7 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         UNROLL for (int t = 0; t < rows; t++) {
             ints *to = rows < 4 && n % 2 ? &second[t] : &dot[t];
 
-            *to = _mm512_dpbusd_epi32(*to, w, columns(x + (size_t)t * k, j));
+            __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*to) : "v"(w), "m"(*(const int32_t *)(x[t] + j * 4)));
         }
     }
     if (rows < 4)

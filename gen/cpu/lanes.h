@@ -25,6 +25,7 @@
 enum { L = KERNEL_LANES, PAGE = KERNEL_PAGE };
 
 static inline void prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+static inline void prefetch_far(const void *p) { __builtin_prefetch(p, 0, 2); }     /* into the second cache */
 
 /* e^x: x = n ln 2 + r, a polynomial of degree 6 in r, exponent n. Within 2 ulp; 0 below
  * -87.3, a NaN stays one. */

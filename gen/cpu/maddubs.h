@@ -15,8 +15,8 @@
 
 #include "gen/cpu/quants.h"
 
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8, most = words_in_16_bits(type);
     ints sum[TILE];
@@ -30,7 +30,7 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
             size = words_abs(w);
         }
         UNROLL for (int t = 0; t < rows; t++) {
-            const words c = columns(x + (size_t)t * k, j);
+            const words c = columns(x[t], j);
             const ints pairs = pairs_of(size, is_bytes(type) ? words_sign(c, w) : c);
 
             sum[t] = n % most == 0 ? pairs : pairs_add(sum[t], pairs);

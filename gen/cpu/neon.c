@@ -3,8 +3,8 @@
  */
 #include "gen/cpu/neon.h"
 
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8, most = words_in_16_bits(type);
     int16x8_t low[TILE], high[TILE];                /* two rows of weights each, four columns apart */
@@ -14,7 +14,7 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         const int8x16_t w = signed_word(type, from, lane, j);
 
         UNROLL for (int t = 0; t < rows; t++) {
-            const int8x16_t c = vreinterpretq_s8_s32(columns(x + (size_t)t * k, j));
+            const int8x16_t c = vreinterpretq_s8_s32(columns(x[t], j));
 
             low[t] = n % most == 0 ? vmull_s8(vget_low_s8(w), vget_low_s8(c)) : vmlal_s8(low[t], vget_low_s8(w), vget_low_s8(c));
             high[t] = n % most == 0 ? vmull_high_s8(w, c) : vmlal_high_s8(high[t], w, c);

@@ -2,8 +2,8 @@
 #include "gen/cpu/neon.h"
 #include "gen/cpu/neon_sdot.h"
 
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot)
 {
     const int n_words = pack_forms[type].halves ? 4 : 8;
 
@@ -12,7 +12,7 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         const int8x16_t w = signed_word(type, from, lane, j);
 
         UNROLL for (int t = 0; t < rows; t++)
-            dot[t] = sdot(dot[t], w, x + (size_t)t * k, j);
+            dot[t] = sdot(dot[t], w, x[t], j);
     }
 }
 

@@ -11,8 +11,8 @@ INLINE int words_at(const enum mat_type type, const int half, const int n)
     return pack_forms[type].halves ? half * 4 + n * 2 : pack_forms[type].bits == 4 ? n % 2 * 4 + n / 2 * 2 : n * 2;
 }
 
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot)
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot)
 {
     const int n_pairs = pack_forms[type].halves ? 2 : 4;
     int32x4_t w01[TILE / 2], w23[TILE / 2];         /* of two activation rows: with two weight rows, one after the other */
@@ -25,14 +25,14 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         const int32x4_t a = vreinterpretq_s32_s8(first), c = vreinterpretq_s32_s8(second);
 
         UNROLL for (int t = 0; t < rows / 2; t++) {
-            const int8_t *xt = x + (size_t)t * 2 * k + j * 4;
-            const int8x16_t two = vcombine_s8(vld1_s8(xt), vld1_s8(xt + k));
+            const int8_t *xt = x[2 * t] + j * 4;
+            const int8x16_t two = vcombine_s8(vld1_s8(xt), vld1_s8(xt + B));
 
             w01[t] = vmmlaq_s32(w01[t], two, vreinterpretq_s8_s32(vzip1q_s32(a, c)));
             w23[t] = vmmlaq_s32(w23[t], two, vreinterpretq_s8_s32(vzip2q_s32(a, c)));
         }
         if (rows % 2) {
-            const int8_t *last = x + (size_t)(rows - 1) * k;
+            const int8_t *last = x[rows - 1];
 
             dot[rows - 1] = sdot(sdot(dot[rows - 1], first, last, j), second, last, j + 1);
         }

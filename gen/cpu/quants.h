@@ -147,45 +147,72 @@ INLINE words word_of(const enum mat_type type, struct block_words from, const in
     return from.codes ? words_load(from.codes + j * 64 + lane * 4) : word(type, from.group, from.b, lane, j);
 }
 
-/* dot[row] += words of a half of a block, or of all of it, * activations: x is the first row's block, rows are k apart. */
-INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t *x,
-                      uint32_t k, const int rows, ints *dot);
+/* One block of the activations of a tile of rows, where all that meets a block of weights is a constant away from one address. */
+struct block_rows {
+    int8_t q[TILE][B];
+    float d[TILE];
+    float s[2][TILE];           /* [half]: scale * sum */
+    int32_t start[2][TILE];     /* [half]: -offset * sum, what a sum of codes begins with */
+} __attribute__((aligned(64)));
 
-/* One row of activations at one block, by the half of it that is meant, or all. */
-INLINE int32_t sum_of(const struct acts *x, size_t i, const bool halves, const int half)
+/* dot[row] += words of a half of a block, or of all of it, * activations: x[row]. */
+INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
+                      const int rows, ints *dot);
+
+/* What a block of a row has but for q, as row t of a tile. */
+INLINE void gather_scales(const struct acts *x, size_t b, const bool halves, int32_t offset, uint32_t t, struct block_rows *to)
 {
-    return !halves ? x->sum[i] : half ? x->sum[i] - x->half[i] : x->half[i];
+    to->d[t] = x->d[b];
+    UNROLL for (int half = 0; half < 1 + halves; half++) {
+        const int32_t sum = !halves ? x->sum[b] : half ? x->sum[b] - x->half[b] : x->half[b];
+
+        to->s[half][t] = x->d[b] * (float)sum;
+        to->start[half][t] = -offset * sum;
+    }
+}
+
+/* n blocks, from `from` on, of `rows` rows, from `row` on. */
+static inline void gather(const struct acts *x, const struct pack_form *form, int32_t offset, uint32_t row, uint32_t rows,
+                          uint32_t from, uint32_t n, struct block_rows *to)
+{
+    for (uint32_t t = 0; t < rows; t++)
+        for (uint32_t i = 0; i < n; i++) {
+            const size_t b = (size_t)(row + t) * (x->k / B) + from + i;
+
+            memcpy(to[i].q[t], x->q + b * B, B);
+            if (form->halves)
+                gather_scales(x, b, true, offset, t, &to[i]);
+            else
+                gather_scales(x, b, false, offset, t, &to[i]);
+        }
 }
 
 /* What a tile multiplies: blocks [from, to) of a group, as they are packed or as a panel from `from` on. */
 struct tile_weights {
     const struct pack_form *form;
-    const uint8_t *group, *next;        /* next: to prefetch, or NULL */
+    const uint8_t *group;
     const struct panel *panel;          /* or NULL */
+    const struct block_rows *x;         /* from `from` on */
     uint32_t from, to;
     uint32_t n_groups;          /* that there are, if fewer than are multiplied at once */
-    size_t ahead;               /* bytes */
+    const uint8_t *fetch[2];    /* groups to prefetch these blocks of, from `ahead` bytes on, one and then the other; or NULL */
+    size_t ahead;
+    bool far;                   /* into the second cache */
 };
 
-/* How far ahead of what is read to prefetch. What comes from memory wants it in the same page of 4 KB: from another page it comes no
- * sooner than without. One row reads several groups at once, a little of each. Several rows take their time with one; where it may come
- * from a cache, all of the next group on its way is worth more. */
-enum { ONE_ROW_AHEAD = 2048, FEW_ROWS_AHEAD = 3584, FROM_MEMORY = 32 << 20 };
+/* How many bytes ahead of what is read to prefetch. Into the first cache a core can ask for 16 lines at a time, which at the latency of
+ * memory is some 10 GB/s; into the second for more. One row reads several groups at once, a little of each: where it may come from a
+ * cache, the first one is best, and the same page of 4 KB. */
+enum { ONE_ROW_AHEAD = 2048, ONE_ROW_FAR = 4096, FEW_ROWS_FAR = 16384, FROM_MEMORY = 32 << 20 };
 
-INLINE size_t few_rows_ahead(const struct mul *m)
-{
-    return (size_t)m->n_groups * m->group_bytes < FROM_MEMORY ? m->group_bytes : FEW_ROWS_AHEAD;
-}
-
-/* Adds block b of a group, times `rows` rows from `row` on. With a panel, type is one whose codes are added up alike. */
-INLINE void add_block(const struct acts *x, const enum mat_type type, const struct tile_weights *w, const uint8_t *group, uint32_t b,
-                      uint32_t row, const int rows, floats f[L / LANES][TILE])
+/* Adds block b of a group, times `rows` rows: q, and the rest in x. With a panel, type is one whose codes are added up alike. */
+INLINE void add_block(const enum mat_type type, const struct tile_weights *w, const uint8_t *group, uint32_t b,
+                      const int8_t (*q)[B], const struct block_rows *x, const int rows, floats f[L / LANES][TILE])
 {
     const bool halves = pack_forms[type].halves;
-    const uint32_t k = x->k, n_blocks = k / B;
-    const size_t first = (size_t)row * n_blocks + b;
     const struct panel *panel = w->panel;
     const struct block_words from = { group, b, panel ? panel->codes[b - w->from] : NULL };
+    const bool starts = panel || start_offset(type, w->form);       /* what a panel's type is, is not known here */
 
     EACH_PART for (int part = 0; part < L / LANES; part++)
         UNROLL for (int half = 0; half < 1 + halves; half++) {
@@ -193,8 +220,8 @@ INLINE void add_block(const struct acts *x, const enum mat_type type, const stru
             floats d, min;
 
             UNROLL for (int t = 0; t < rows; t++)
-                dot[t] = ints_set1(-start_offset(type, w->form) * sum_of(x, first + (size_t)t * n_blocks, halves, half));
-            dot_words(type, from, half, part * LANES, x->q + (size_t)row * k + (size_t)b * B, k, rows, dot);
+                dot[t] = ints_set1(starts ? x->start[half][t] : 0);
+            dot_words(type, from, half, part * LANES, q, rows, dot);
             if (panel) {
                 d = floats_load(panel->d[b - w->from][half] + part * LANES);
                 min = floats_load(panel->min[b - w->from][half] + part * LANES);
@@ -202,23 +229,19 @@ INLINE void add_block(const struct acts *x, const enum mat_type type, const stru
                 scales(type, group, b, half, part * LANES, &d, &min);
             }
             UNROLL for (int t = 0; t < rows; t++)
-                f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[first + (size_t)t * n_blocks])), floats_of_ints(dot[t]),
-                                        f[part][t]);
+                f[part][t] = floats_fma(floats_mul(d, floats_set1(x->d[t])), floats_of_ints(dot[t]), f[part][t]);
             if (w->form->min)
-                UNROLL for (int t = 0; t < rows; t++) {
-                    const size_t i = first + (size_t)t * n_blocks;
-                    const float s = halves ? x->d[i] * (float)sum_of(x, i, halves, half) : x->s[i];
-
-                    f[part][t] = floats_fma(min, floats_set1(s), f[part][t]);
-                }
+                UNROLL for (int t = 0; t < rows; t++)
+                    f[part][t] = floats_fma(min, floats_set1(x->s[half][t]), f[part][t]);
         }
 }
 
-/* Times `rows` rows, `groups` neighbouring groups at once. */
+/* Times `rows` rows, `groups` neighbouring groups at once: more than one for m->x itself, which is one row then. */
 INLINE void tile(const struct mul *m, const enum mat_type type, const struct tile_weights *w, size_t at, uint32_t row, const int rows,
                  const int groups)
 {
     const uint32_t block_bytes = pack_unit_bytes(type) / pack_forms[type].unit;
+    const size_t end = (size_t)w->to * block_bytes, begin = (size_t)w->from * block_bytes;
     floats f[ONE_ROW_GROUPS][L / LANES][TILE];
     size_t group[ONE_ROW_GROUPS];               /* the last one again where there are none left */
 
@@ -228,19 +251,29 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const struct til
             UNROLL for (int t = 0; t < rows; t++)
                 f[g][part][t] = w->from ? floats_load(m->y[row + t] + at + part * LANES) : floats_set1(0);
     }
-    for (uint32_t b = w->from; b < w->to; b++)
+    for (uint32_t b = w->from; b < w->to; b++) {
+        struct block_rows one;
+        const struct block_rows *x = groups > 1 ? &one : &w->x[b - w->from];
+        const int8_t (*q)[B] = groups > 1 ? (const int8_t (*)[B])(m->x->q + (size_t)b * B) : x->q;
+
+        if (groups > 1)
+            gather_scales(m->x, b, pack_forms[type].halves, start_offset(type, w->form), 0, &one);
         UNROLL for (int g = 0; g < groups; g++) {
             const size_t offset = group[g] * m->group_bytes;
 
-            if (w->next) {
+            if (w->fetch[0]) {
                 const size_t in = (size_t)b * block_bytes + w->ahead;
-                const uint8_t *p = offset + (in < m->group_bytes ? w->group + in : w->next + (in - m->group_bytes));
+                const uint8_t *p = offset + (in < end ? w->fetch[0] + in : w->fetch[1] + begin + (in - end));
 
                 UNROLL for (uint32_t line = 0; line < block_bytes; line += 64)
-                    prefetch(p + line);
+                    if (w->far)
+                        prefetch_far(p + line);
+                    else
+                        prefetch(p + line);
             }
-            add_block(m->x, type, w, w->group + offset, b, row, rows, f[g]);
+            add_block(type, w, w->group + offset, b, q, x, rows, f[g]);
         }
+    }
     UNROLL for (int g = 0; g < groups; g++)
         EACH_PART for (int part = 0; part < L / LANES; part++)
             UNROLL for (int t = 0; t < rows; t++)
@@ -249,27 +282,42 @@ INLINE void tile(const struct mul *m, const enum mat_type type, const struct til
 
 typedef void (*fill_panel_fn)(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p);
 
+/* Blocks of tiles that are gathered at once: what stays in the first cache beside weights, and with panels, which take
+ * longer, in the second. */
+enum { FEW_BLOCKS = 48, PANEL_TILES = 8 };
+
 /* Many rows. Compiled not for each type, only for each way of adding codes up. */
-#define PANEL_TILE(n) tile(m, type, &w, at, row, n, 1)
+#define PANEL_TILE(n) (w.x = x[row / TILE], tile(m, type, &w, at, first + row, n, 1))
 #define DEFINE_PANEL_MUL(name)                                                                     \
-    static void panel_mul_##name(const struct pack_form *form, fill_panel_fn fill, const struct mul *m) \
+    static void panel_slab_##name(const struct pack_form *form, fill_panel_fn fill, const struct mul *m, uint32_t first, uint32_t n) \
     {                                                                                              \
         const enum mat_type type = MAT_##name;                                                     \
         const uint32_t n_blocks = m->x->k / B;                                                     \
+        struct block_rows x[PANEL_TILES][PANEL];                                                   \
         struct panel panel;                                                                        \
                                                                                                    \
-        for (uint32_t g = 0; g < m->n_groups; g++) {                                               \
-            const uint8_t *group = m->w + g * m->group_bytes;                                      \
-            const size_t at = m->at + (size_t)g * L;                                               \
+        for (uint32_t from = 0; from < n_blocks; from += PANEL) {                                  \
+            const uint32_t to = n_blocks - from < PANEL ? n_blocks : from + PANEL;                 \
                                                                                                    \
-            for (uint32_t from = 0; from < n_blocks; from += PANEL) {                              \
-                const uint32_t to = n_blocks - from < PANEL ? n_blocks : from + PANEL;             \
-                const struct tile_weights w = { form, group, NULL, &panel, from, to, 1, 0 };       \
+            for (uint32_t row = 0; row < n; row += TILE)                                           \
+                gather(m->x, form, start_offset(type, form), first + row, n - row < TILE ? n - row : TILE, from, to - from, \
+                       x[row / TILE]);                                                             \
+            for (uint32_t g = 0; g < m->n_groups; g++) {                                           \
+                const uint8_t *group = m->w + g * m->group_bytes;                                  \
+                const size_t at = m->at + (size_t)g * L;                                           \
+                struct tile_weights w = { form, group, &panel, NULL, from, to, 1, { NULL }, 0, false };  \
                                                                                                    \
                 fill(group, next_group(m, g), from, to - from, &panel);                            \
-                TILES(m->n_rows, TILE, PANEL_TILE)                                                 \
+                TILES(n, TILE, PANEL_TILE)                                                         \
             }                                                                                      \
         }                                                                                          \
+    }                                                                                              \
+    static void panel_mul_##name(const struct pack_form *form, fill_panel_fn fill, const struct mul *m) \
+    {                                                                                              \
+        const uint32_t most = PANEL_TILES * TILE;                                                  \
+                                                                                                   \
+        for (uint32_t row = 0; row < m->n_rows; row += most)                                       \
+            panel_slab_##name(form, fill, m, row, m->n_rows - row < most ? m->n_rows - row : most); \
     }
 
 /* LIKES(X): the types whose codes are added up in ways of their own; like(): which of them stands for a type. */
@@ -291,19 +339,65 @@ INLINE enum mat_type like_in_16_bits(const enum mat_type type)
     LIKES(DEFINE_PANEL_MUL)                                                                        \
     static void (*const panel_mul[MAT_TYPES])(const struct pack_form *, fill_panel_fn, const struct mul *) = { LIKES(LIKE_ROW) };
 
-#define FEW_WEIGHTS(next, n_groups, ahead) &(struct tile_weights){ &pack_forms[type], w, next, NULL, 0, m->x->k / B, n_groups, ahead }
-#define FEW_TILE(n) tile(m, type, FEW_WEIGHTS(NEXT_IF_FIRST, 1, few_rows_ahead(m)), at, row, n, 1)
+/* Group g of a call, and what comes behind its last. */
+INLINE const uint8_t *group_at(const struct mul *m, uint32_t g)
+{
+    return g < m->n_groups ? m->w + g * m->group_bytes : m->next ? m->next + (g - m->n_groups) * m->group_bytes : NULL;
+}
+
+/* What to prefetch while `bytes` of group g meet rows from `row` on: the first tile does, later ones would only repeat it. */
+INLINE void fetch_ahead(struct tile_weights *w, const struct mul *m, uint32_t g, size_t bytes, uint32_t row)
+{
+    const uint32_t to = g + (uint32_t)(FEW_ROWS_FAR / bytes);
+
+    w->fetch[0] = row == 0 && group_at(m, to + 1) ? group_at(m, to) : NULL;
+    w->fetch[1] = group_at(m, to + 1);
+    w->ahead = FEW_ROWS_FAR % bytes;
+    w->far = true;
+}
+
+/* Rows that take weights as they are packed: as many blocks of k at a time as can be gathered of all of them, as even as can be. */
+#define FEW_TILE(n)                                                                                \
+    (fetch_ahead(&w, m, g, (size_t)n_read * block_bytes, row), w.x = x + row / FEW_TILE_ROWS * chunk, \
+     tile(m, type, &w, at, row, n, 1))
 #define DEFINE_QUANT_MUL(name)                                                                     \
-    DEFINE_MUL(few_##name, name, FEW_TILE_ROWS, FEW_TILE)                                          \
+    static void few_##name(const struct mul *m)                                                    \
+    {                                                                                              \
+        const enum mat_type type = MAT_##name;                                                     \
+        const struct pack_form *form = &pack_forms[type];                                          \
+        const uint32_t block_bytes = pack_unit_bytes(type) / form->unit, n_blocks = m->x->k / B;   \
+        const uint32_t most = FEW_BLOCKS / ((m->n_rows + FEW_TILE_ROWS - 1) / FEW_TILE_ROWS);      \
+        const uint32_t n_chunks = (n_blocks + most - 1) / most, chunk = (n_blocks + n_chunks - 1) / n_chunks; \
+        struct block_rows x[FEW_BLOCKS];                                                           \
+                                                                                                   \
+        for (uint32_t from = 0, n_read; from < n_blocks; from += n_read) {                         \
+            n_read = n_blocks - from < chunk ? n_blocks - from : chunk;                            \
+            for (uint32_t row = 0; row < m->n_rows; row += FEW_TILE_ROWS)                          \
+                gather(m->x, form, start_offset(type, form), row,                                  \
+                       m->n_rows - row < FEW_TILE_ROWS ? m->n_rows - row : FEW_TILE_ROWS, from, n_read, \
+                       x + row / FEW_TILE_ROWS * chunk);                                           \
+            for (uint32_t g = 0; g < m->n_groups; g++) {                                           \
+                const size_t at = m->at + (size_t)g * L;                                           \
+                struct tile_weights w = { form, m->w + g * m->group_bytes, NULL, NULL, from, from + n_read, 1, { NULL }, 0, true }; \
+                                                                                                   \
+                TILES(m->n_rows, FEW_TILE_ROWS, FEW_TILE)                                          \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
     static void one_##name(const struct mul *m)                                                    \
     {                                                                                              \
         const enum mat_type type = MAT_##name;                                                     \
+        const bool far = m->n_groups * m->group_bytes >= FROM_MEMORY;                              \
                                                                                                    \
         for (uint32_t g = 0, n; g < m->n_groups; g += n) {                                         \
             const uint8_t *w = m->w + g * m->group_bytes;                                          \
                                                                                                    \
             n = m->n_groups - g < ONE_ROW_GROUPS ? m->n_groups - g : ONE_ROW_GROUPS;               \
-            tile(m, type, FEW_WEIGHTS(next_group(m, g + n - 1), n, ONE_ROW_AHEAD), m->at + (size_t)g * L, 0, 1, ONE_ROW_GROUPS); \
+            tile(m, type,                                                                          \
+                 &(struct tile_weights){ &pack_forms[type], w, NULL, NULL, 0, m->x->k / B, n,      \
+                                         { next_group(m, g + n - 1) ? w : NULL, next_group(m, g + n - 1) }, \
+                                         far ? ONE_ROW_FAR : ONE_ROW_AHEAD, far },                 \
+                 m->at + (size_t)g * L, 0, 1, ONE_ROW_GROUPS);                                     \
         }                                                                                          \
     }                                                                                              \
     static void fill_##name(const uint8_t *group, const uint8_t *next, uint32_t b, uint32_t n, struct panel *p) \
