@@ -54,6 +54,6 @@ const struct isa isa_tables[] = {
     { &kernels_sse41, has_sse41, "SSSE3 and SSE4.1" },
     { &kernels_avx2, has_avx2, "AVX2, FMA and F16C" },
     { &kernels_avx512vnni, has_avx512vnni, "AVX-512 F, BW, VL, DQ and VNNI" },
-    { &kernels_amx, has_amx, "AMX int8 and bf16, with the kernel's leave to use tiles," },
+    { &kernels_amx, has_amx, "AMX int8 and bf16, and the kernel's leave to use tiles" },
     { NULL },
 };

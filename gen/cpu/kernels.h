@@ -131,9 +131,9 @@ struct kernels {
     const struct prompt_kernels *prompt;            /* prompt.h; NULL: rows of a prompt are like all others */
 };
 
-/* The table called `name`, or NULL or "": what $FASTCHAT_ISA says, else the
- * best that this machine runs. -ENOTSUP and a sentence for a name that is
- * unknown or that this machine can not run. */
+/* The table called `name`; NULL, "" or "auto": what $FASTCHAT_ISA says, else
+ * the best that this machine runs. -ENOTSUP and a sentence that names those of
+ * this machine for a name that is unknown or that it can not run. */
 int kernels_choose(const char *name, const struct kernels **ret, struct err *err);
 
 /* Number i of the tables that this machine runs, the plainest first; NULL

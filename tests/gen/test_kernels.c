@@ -2,6 +2,7 @@
  * another order of the same sums may cost. */
 #include "base/err.h"
 #include "gen/cpu/half.h"
+#include "gen/cpu/isa.h"
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "loaders/gguf.h"
@@ -12,7 +13,9 @@
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ROWS = 33, MAX_K = 608, OUT = 48, WEIGHT_ROWS = 41 };
@@ -455,7 +458,48 @@ Test(kernels, tables_are_chosen_by_name_by_environment_or_by_what_runs_best)
     setenv("FASTCHAT_ISA", "scalar", 1);
     cr_assert(zero(int, kernels_choose("", &k, NULL)));
     cr_expect(eq(str, (char *)k->name, "scalar"));
+    cr_assert(zero(int, kernels_choose("auto", &k, NULL)));
+    cr_expect(eq(str, (char *)k->name, "scalar"));
+    cr_assert(zero(int, kernels_choose(kernels_at(n)->name, &k, NULL)));
+    cr_expect(eq(ptr, (void *)k, (void *)kernels_at(n)), "what is named wins over the environment");
+    setenv("FASTCHAT_ISA", "auto", 1);
+    cr_assert(zero(int, kernels_choose("auto", &k, NULL)));
+    cr_expect(eq(ptr, (void *)k, (void *)kernels_at(n)));
     setenv("FASTCHAT_ISA", "mmx", 1);
     cr_expect(eq(int, kernels_choose(NULL, &k, &err), -ENOTSUP));
-    cr_expect(eq(ptr, strstr(err.text, "instruction set \"mmx\" is unknown; there are: scalar"), err.text));
+    cr_expect(eq(ptr, strstr(err.text, "FASTCHAT_ISA: instruction set \"mmx\" is not known here; this machine has: scalar"), err.text));
+    cr_expect(zero(int, kernels_choose("scalar", &k, NULL)), "nobody asked the environment");
+}
+
+/* The names of those that run, as a sentence has them. */
+static void names_here(char *names, size_t size)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; kernels_at(i); i++)
+        used += (size_t)snprintf(names + used, size - used, "%s%s", i ? ", " : "", kernels_at(i)->name);
+}
+
+Test(kernels, what_the_machine_lacks_is_refused_with_what_it_has)
+{
+    static char small[4096];
+    const stack_t stack = { .ss_sp = small, .ss_size = sizeof small };
+    char names[256], want[512];
+
+    /* With it the kernel gives no leave to use tiles, so that one is missing wherever there is AMX. */
+    cr_assert(zero(int, sigaltstack(&stack, NULL)));
+    names_here(names, sizeof names);
+    for (const struct isa *i = isa_tables; i->kernels; i++) {
+        const struct kernels *k = NULL;
+        struct err err = { 0 };
+
+        if (i->runs()) {
+            cr_expect(zero(int, kernels_choose(i->kernels->name, &k, NULL)));
+            cr_expect(eq(ptr, (void *)k, (void *)i->kernels));
+            continue;
+        }
+        cr_expect(eq(int, kernels_choose(i->kernels->name, &k, &err), -ENOTSUP));
+        snprintf(want, sizeof want, "instruction set \"%s\" needs %s, which this machine lacks; it has: %s", i->kernels->name, i->needs, names);
+        cr_expect(eq(str, err.text, want));
+    }
 }
