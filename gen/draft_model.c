@@ -95,7 +95,7 @@ static int check_vocabulary(const struct draft_options *o, struct err *err)
     if (r == 0)
         r = draft_model_same_vocabulary(o->target_tokenizer, gguf_path(o->target_file), t, path, err);
     if (r == 0)
-        r = model_measure(o->file, 1, &size, err);
+        r = model_measure(o->file, 1, model_isa(o->target), &size, err);
     if (r == 0 && size.shape.vocab_size < tokenizer_size(t))
         r = err_set(err, -EINVAL, "%s: %u tokens, but an embedding of %u", path, tokenizer_size(t), size.shape.vocab_size);
     return r;

@@ -59,6 +59,8 @@ struct engine_config {
     const char *device;             /* "cpu" or "scripted" */
     uint32_t context;               /* tokens a sequence may hold; 0: the model's own */
     uint32_t threads;               /* 0: all that the affinity mask and the cgroup allow */
+    const char *isa;                /* whose kernels compute (cpu/kernels.h); NULL, "" or "auto": what $FASTCHAT_ISA
+                                     * says, else the best of this machine */
     uint32_t parallel;              /* sequences that may run at once, >= 1 */
     uint64_t kv_tokens;             /* positions in the KV cache of all sequences; 0: as many
                                      * as parallel sequences of `context` need, within memory */

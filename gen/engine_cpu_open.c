@@ -45,10 +45,10 @@ static int choose_template(struct cpu *e, const struct gguf *file, const struct 
 
 /* Before anything large is asked for: where memory is promised and not there, the kernel would end the process. */
 static int make_plan(const struct gguf *file, const struct gguf *draft, const struct engine_config *config,
-                     enum kv_type kv_type, struct err *err)
+                     const char *isa, enum kv_type kv_type, struct err *err)
 {
     const uint64_t room = memory_room(), given = weights_given_bytes(config->share);
-    const struct plan_ask ask = { .threads = config->threads, .context = config->context, .parallel = config->parallel,
+    const struct plan_ask ask = { .threads = config->threads, .isa = isa, .context = config->context, .parallel = config->parallel,
                                   .replicas = 1, .room = room < UINT64_MAX - given ? room + given : UINT64_MAX, .kv_type = kv_type,
                                   .speculative = (enum draft_kind)draft_kind_of(config->speculative), .draft = draft };
     struct plan plan;
@@ -224,6 +224,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     CLEANUP(gguf_close) struct gguf *file = NULL, *draft = NULL;
     CLEANUP(cpu_free) struct cpu *e = calloc(1, sizeof *e);
     struct model_options options = { .threads = config->threads, .share = config->share };
+    const struct kernels *kernels;
     int r;
 
     if (!e)
@@ -241,6 +242,10 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = check_speculation(config, err);
     if (r < 0)
         return r;
+    r = kernels_choose(config->isa, &kernels, err);
+    if (r < 0)
+        return err_place(err, "%s", config->path), r;
+    options.isa = kernels->name;
     r = gguf_open(config->path, &file, err);
     if (r < 0)
         return r;
@@ -258,7 +263,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret, str
     r = choose_template(e, file, config, err);
     if (r < 0)
         return r;
-    r = make_plan(file, draft, config, e->kv_type, err);
+    r = make_plan(file, draft, config, options.isa, e->kv_type, err);
     if (r < 0)
         return r;
     beat(e);

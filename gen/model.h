@@ -50,7 +50,7 @@ struct model_shape {
 struct model_options {
     uint32_t threads;           /* 0: all that affinity mask and cgroup quota allow */
     const struct model *threads_of;             /* computes on that one's threads, never at the same time; NULL: own ones */
-    const char *isa;            /* NULL: the best here, or $FASTCHAT_ISA: a name of isa_*.c in gen/cpu */
+    const char *isa;            /* as kernels_choose() takes it */
     struct engine_pulse *pulse; /* beaten many times a tensor and a layer; may be NULL */
     struct weights_share *share;    /* NULL: weights of its own (weights.h) */
 };
@@ -59,6 +59,7 @@ struct model_options {
 struct model_size {
     struct model_shape shape;
     uint32_t threads;
+    const char *isa;            /* static */
     size_t weight_bytes;        /* as they are packed */
     size_t scratch_bytes;       /* grows with the threads */
     uint32_t n_sliding, window; /* layers that see only the newest `window` positions; 0: none does */
@@ -78,8 +79,8 @@ struct model_row {
 int model_open(const struct gguf *file, const struct model_options *options, struct model **ret,
                struct err *err);
 /* The same checks and sizes as model_open(), without memory for weights and without
- * packing any. threads as in model_options. */
-int model_measure(const struct gguf *file, uint32_t threads, struct model_size *ret, struct err *err);
+ * packing any. threads and isa as in model_options. */
+int model_measure(const struct gguf *file, uint32_t threads, const char *isa, struct model_size *ret, struct err *err);
 void model_close(struct model *m);                  /* NULL is fine */
 DEFINE_CLEANUP(struct model *, model_close)
 

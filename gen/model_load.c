@@ -1016,7 +1016,7 @@ int model_load(struct model *m, const struct gguf *file, struct weights_share *s
     return r;
 }
 
-int model_measure(const struct gguf *file, uint32_t threads, struct model_size *ret, struct err *err)
+int model_measure(const struct gguf *file, uint32_t threads, const char *isa, struct model_size *ret, struct err *err)
 {
     struct model *m = calloc(1, sizeof *m);
     struct loading l = { .m = m, .file = file, .err = err };
@@ -1025,12 +1025,12 @@ int model_measure(const struct gguf *file, uint32_t threads, struct model_size *
     if (!m)
         return err_set(err, -ENOMEM, "%s: no memory", gguf_path(file));
     m->threads = threads ? threads : pool_allowed();
-    r = kernels_choose(NULL, &m->k, err);
+    r = kernels_choose(isa, &m->k, err);
     if (r == 0)
         r = read_all(&l);
     if (r == 0) {
-        *ret = (struct model_size){ .shape = m->shape, .threads = m->threads, .weight_bytes = m->weights_bytes,
-                                    .scratch_bytes = m->scratch_bytes };
+        *ret = (struct model_size){ .shape = m->shape, .threads = m->threads, .isa = m->k->name,
+                                    .weight_bytes = m->weights_bytes, .scratch_bytes = m->scratch_bytes };
         for (uint32_t i = 0; i < m->shape.n_layers; i++)
             ret->n_sliding += m->layers[i].sight == SIGHT_LOCAL;
         ret->window = ret->n_sliding ? m->sights[SIGHT_LOCAL].window : 0;

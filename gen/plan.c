@@ -114,13 +114,14 @@ static void count_kv_and_total(struct plan *p)
 int plan_make(const struct gguf *file, const struct plan_ask *ask, struct plan *ret, struct err *err)
 {
     struct plan p = { .ask = *ask };
-    int r = model_measure(file, ask->threads, &p.size, err);
+    int r = model_measure(file, ask->threads, ask->isa, &p.size, err);
 
     if (r == 0 && ask->speculative == DRAFT_MODEL)
-        r = model_measure(ask->draft, ask->threads, &p.draft_size, err);
+        r = model_measure(ask->draft, ask->threads, ask->isa, &p.draft_size, err);
     if (r < 0)
         return r;
     p.ask.threads = p.size.threads;
+    p.ask.isa = p.size.isa;
     p.ask.context = plan_context(&p.size.shape, ask->context);
     p.logits_bytes = logits_bytes(&p, ask->parallel);
     p.sampler_bytes = sampler_bytes(&p, ask->parallel);

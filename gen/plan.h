@@ -25,6 +25,7 @@ enum plan_verdict {
 
 struct plan_ask {
     uint32_t threads;           /* 0: all that are allowed */
+    const char *isa;            /* as kernels_choose() takes it */
     uint32_t context;           /* 0: the model's own */
     uint32_t parallel, replicas;                /* >= 1 */
     enum kv_type kv_type;
@@ -36,7 +37,7 @@ struct plan_ask {
 
 struct plan {
     struct model_size size, draft_size;
-    struct plan_ask ask;        /* context and threads as they would be */
+    struct plan_ask ask;        /* context, threads and isa as they would be */
     uint64_t logits_bytes;
     uint64_t sampler_bytes;     /* what tokens are drawn with */
     uint64_t draft_bytes;       /* all of speculation but KV */

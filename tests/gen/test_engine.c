@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/utf8.h"
 #include "conv/chat.h"
+#include "gen/cpu/kernels.h"
 #include "tests/gen/play.h"
 #include "tests/gen/rand.h"
 #include "tests/gen/tiny_file.h"
@@ -17,6 +18,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = 8 };
@@ -753,10 +755,38 @@ Test(engine, what_can_not_be_opened_is_refused_by_name)
     config = tiny;
     config.kv_type = "q4";
     open_fails(config, -EINVAL, "keys and values as 'q4' are not known: there are f16, bf16 and q8");
+    config = tiny;
+    config.isa = "mmx";
+    open_fails(config, -ENOTSUP, "tiny.gguf: instruction set \"mmx\" is not known here; this machine has: scalar");
     tiny_file_write(path, &(struct tiny_file){ .seed = 1, .chat_template = "{{ messages }}\n{% if %}" });
     config = tiny;
     config.chat_template = "auto";
     open_fails(config, -EINVAL, "tokenizer.chat_template:2:");
+}
+
+/* With a draft model, so that one that asked the environment itself would fail. */
+Test(engine, it_computes_by_the_instruction_set_that_it_is_told)
+{
+    struct engine_config config = tiny;
+
+    config.speculative = "draft";
+    config.draft_model = path;
+    setenv("FASTCHAT_ISA", "mmx", 1);
+    for (size_t i = 0; kernels_at(i); i++) {
+        char backend[64];
+
+        config.isa = kernels_at(i)->name;
+        PLAY_OPEN(box, config);
+
+        snprintf(backend, sizeof backend, "cpu %s", config.isa);
+        cr_expect(eq(str, (char *)engine_info(box.e)->backend, backend));
+        fill(alone, 8);
+        submit(&box, &alone[0]);
+        play_wait(&box, alone, 1);
+        play_fini(alone, 1);
+    }
+    config.isa = "auto";
+    open_fails(config, -ENOTSUP, "tiny.gguf: FASTCHAT_ISA: instruction set \"mmx\" is not known here");
 }
 
 /* Some text for one message of a person. */

@@ -125,6 +125,23 @@ Test(plan, scratch_and_weights_are_counted_as_they_are_taken)
     cr_expect(gt(u64, plan_of(path, ask).size.scratch_bytes, one.size.scratch_bytes));
 }
 
+/* Some have kernels of their own for prompts, and those take scratch. */
+Test(plan, it_is_one_for_an_instruction_set)
+{
+    struct plan_ask ask = ample(64, 1);
+    uint64_t plain, scratch;
+
+    setenv("FASTCHAT_ISA", "mmx", 1);
+    ask.isa = "scalar";
+    plain = plan_of(path, ask).size.scratch_bytes;
+    for (size_t i = 0; kernels_at(i); i++) {
+        ask.isa = kernels_at(i)->name;
+        cr_expect(eq(str, (char *)plan_of(path, ask).ask.isa, (char *)ask.isa));
+        scratch = plan_of(path, ask).size.scratch_bytes;
+        cr_expect(eq(int, scratch > plain, kernels_at(i)->prompt != NULL), "%s", ask.isa);
+    }
+}
+
 Test(plan, speculation_takes_logits_and_a_lookup_or_a_model_with_its_own_pages)
 {
     CLEANUP(gguf_close) struct gguf *draft = NULL;
