@@ -204,9 +204,11 @@ static void bed_init(struct bed *b)
     write_file(b, &tiny_model_default);
 }
 
+static const char *isa;        /* of the models that are loaded next; NULL: the best */
+
 static void load(struct bed *b, enum weights_want want, int given)
 {
-    struct model_options options = { .threads = 2, .share = &b->share };
+    struct model_options options = { .threads = 2, .isa = isa, .share = &b->share };
     struct err err = { 0 };
 
     b->share = (struct weights_share){ .want = want, .given = given, .made = -1 };
@@ -229,7 +231,7 @@ static void bed_fini(struct bed *b)
     rmdir(b->folder);
 }
 
-static void logits_of(struct bed *b, float logits[VOCAB])
+static void logits_of_rows(struct bed *b, bool prompt, float logits[VOCAB])
 {
     const struct model_shape *s = model_shape(b->model);
     const struct kv_shape shape = { s->n_layers, s->n_kv_heads, s->head_dim, 1 };
@@ -241,9 +243,11 @@ static void logits_of(struct bed *b, float logits[VOCAB])
     cr_assert(zero(int, kv_open(&shape, &kv, NULL)));
     cr_assert(zero(int, kv_take(kv, &page)));
     for (uint32_t i = 0; i < 3; i++)
-        rows[i] = (struct model_row){ .token = (int32_t)(i * 9 + 1), .pos = i, .pages = &page, .logits = i == 2 ? logits : NULL };
+        rows[i] = (struct model_row){ .token = (int32_t)(i * 9 + 1), .pos = i, .pages = &page, .prompt = prompt, .logits = i == 2 ? logits : NULL };
     model_forward(b->model, kv, rows, 3);
 }
+
+static void logits_of(struct bed *b, float logits[VOCAB]) { logits_of_rows(b, false, logits); }
 
 Test(weights, given_to_a_second_model_are_taken_and_compute_the_same)
 {
@@ -264,6 +268,48 @@ Test(weights, given_to_a_second_model_are_taken_and_compute_the_same)
     logits_of(&b, second);
     cr_expect(eq(int, memcmp(first, second, sizeof first), 0));
     close(fd);
+    bed_fini(&b);
+}
+
+/* The layout is one for all kernels, so the key of packed weights says nothing of these. */
+Test(weights, each_instruction_set_computes_the_same_with_those_that_another_packed)
+{
+    struct tiny_model t = tiny_model_default;
+    struct bed b;
+
+    t.types[0] = GGML_Q4_1;
+    t.types[1] = GGML_Q8_0;
+    t.types[2] = GGML_Q4_0;
+    t.types[3] = GGML_F16;
+    t.n_types = 4;
+    bed_init(&b);
+    write_file(&b, &t);
+    for (size_t i = 0; kernels_at(i); i++) {
+        float own[2][VOCAB], taken[2][VOCAB];
+
+        isa = kernels_at(i)->name;
+        load(&b, WEIGHTS_PRIVATE, -1);
+        cr_expect(eq(str, (char *)model_isa(b.model), (char *)isa));
+        logits_of_rows(&b, false, own[0]);
+        logits_of_rows(&b, true, own[1]);
+        unload(&b);
+        for (size_t k = 0; kernels_at(k); k++) {
+            int fd;
+
+            isa = kernels_at(k)->name;
+            load(&b, WEIGHTS_SHARED, -1);
+            fd = STEAL_FD(b.share.made);
+            unload(&b);
+            isa = kernels_at(i)->name;
+            load(&b, WEIGHTS_SHARED, fd);
+            cr_expect(b.share.taken, "%s of %s: %s", isa, kernels_at(k)->name, b.share.why);
+            logits_of_rows(&b, false, taken[0]);
+            logits_of_rows(&b, true, taken[1]);
+            cr_expect(zero(int, memcmp(own, taken, sizeof own)), "%s of %s", isa, kernels_at(k)->name);
+            unload(&b);
+            close(fd);
+        }
+    }
     bed_fini(&b);
 }
 
