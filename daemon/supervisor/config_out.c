@@ -419,6 +419,7 @@ void config_worker_settings(const struct config *c, size_t model, int replica,
     PUT_INTS(&w, g, DEFAULTS_context, DEFAULTS_threads, DEFAULTS_parallel, DEFAULTS_queue,
              DEFAULTS_kv_tokens);
     json_kstr(&w, "kv_type", g->values[DEFAULTS_kv_type].s);
+    json_kstr(&w, "isa", g->values[DEFAULTS_isa].s);
     json_kstr(&w, "share_weights", share_weights(g));
     json_kstr(&w, "prefix_cache", g->values[DEFAULTS_prefix_cache].s);
     json_kstr(&w, "speculative", g->values[DEFAULTS_speculative].s);

@@ -135,6 +135,8 @@ static void put_limits(struct json_writer *w, const struct config_group *g)
         json_kint(w, "numa_node", v[DEFAULTS_numa_node].i);
     if (v[DEFAULTS_kv_type].set)
         json_kstr(w, "kv_type", v[DEFAULTS_kv_type].s);
+    if (v[DEFAULTS_isa].set)
+        json_kstr(w, "isa", v[DEFAULTS_isa].s);
 }
 
 static void put_model(struct json_writer *w, const struct config_group *g)

@@ -157,6 +157,7 @@ static int read_model(const cJSON *model, struct arena *a, struct settings *s, s
         (r = get_texts(model, "aliases", a, &s->aliases, &s->n_aliases, err)) < 0 ||
         (r = get_text(model, "path", true, &s->path, err)) < 0 ||
         (r = get_text(model, "device", false, &s->device, err)) < 0 ||
+        (r = get_text(model, "isa", false, &s->isa, err)) < 0 ||
         (r = get_text(model, "kv_type", false, &s->kv_type, err)) < 0 ||
         (r = get_prefix(model, &s->prefix, err)) < 0 ||
         (r = get_text(model, "speculative", false, &s->speculative, err)) < 0 ||

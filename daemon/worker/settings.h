@@ -22,7 +22,7 @@ struct settings {
     const char *name;                   /* of the model */
     const char *const *aliases;         /* [n_aliases] */
     size_t n_aliases;
-    const char *path, *device, *kv_type, *chat_template;
+    const char *path, *device, *isa, *kv_type, *chat_template;
     const char *speculative, *draft_model;  /* NULL: none */
     struct conv_registry *registry;     /* the built-in chat templates and those that came; NULL: no others came */
     uint32_t replica, context, threads, parallel, queue, draft_tokens;

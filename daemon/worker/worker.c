@@ -256,7 +256,7 @@ static void *load(void *user)
     struct worker *w = user;
     const struct engine_config config = {
         .name = w->set.name, .path = w->set.path, .device = w->set.device, .context = w->set.context,
-        .threads = w->set.threads, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
+        .threads = w->set.threads, .isa = w->set.isa, .parallel = w->set.parallel, .kv_tokens = w->set.kv_tokens,
         .speculative = w->set.speculative, .draft_model = w->set.draft_model, .draft_tokens = w->set.draft_tokens,
         .kv_type = w->set.kv_type, .prefix = w->set.prefix, .chat_template = w->set.chat_template, .templates = w->set.registry, .pulse = &w->pulse, .share = &w->share,
         .notify = notify, .notify_user = w,

@@ -268,10 +268,11 @@ Test(config, cpus_that_are_not_here_are_noted_and_none_at_all_is_a_fault)
     cr_expect(strstr(buf_str(&errors), "fastchat.conf:1: defaults.cpus: none of 8191 is on this machine, which has 0") != NULL, "%s", buf_str(&errors));
 }
 
-Test(config, limits_that_a_process_keeps_are_in_its_fingerprint_and_others_are_not)
+Test(config, what_a_process_keeps_is_in_its_fingerprint_and_the_rest_is_not)
 {
     static const struct { const char *set; bool kept; } cases[] = {
         { "cpus = \"0\";", true }, { "numa_node = 0;", true }, { "cpu_quota = 50;", true },
+        { "isa = \"scalar\";", true }, { "isa = \"auto\";", false }, { "kv_type = \"q8\";", true },
         { "memory_max_mb = 50;", false }, { "pids_max = 50;", false }, { "nice = 0;", false },
     };
 
@@ -308,12 +309,28 @@ Test(config, a_worker_is_told_its_part)
         "\"worker_name\":\"http://host.example:21003\",\"unix\":\"%s\","
         "\"controllers\":[\"unix:run/controller.sock\",\"http://10.0.0.1:21001\",\"unix:/x\"],"
         "\"model\":{\"name\":\"org/big-model\",\"aliases\":[\"big\",\"b:1\"],\"replica\":1,\"path\":\"m.gguf\",\"device\":\"cpu\","
-        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"share_weights\":\"always\",\"prefix_cache\":\"per-key\",\"speculative\":\"off\",\"draft_tokens\":8,\"template\":\"auto\","
+        "\"context\":512,\"threads\":0,\"parallel\":8,\"queue\":4,\"kv_tokens\":5000000000,\"kv_type\":\"f16\",\"isa\":\"auto\",\"share_weights\":\"always\",\"prefix_cache\":\"per-key\",\"speculative\":\"off\",\"draft_tokens\":8,\"template\":\"auto\","
         "\"sampling\":{\"temperature\":1,\"top_p\":0.1,\"max_tokens\":9}}}", buf_str(&path));
     cr_expect(eq(str, (char *)buf_str(&out), (char *)buf_str(&want)));
     buf_clear(&path);
     config_worker_tcp(c, 0, 1, MODEL_advertise, &path);
     cr_expect(eq(str, (char *)buf_str(&path), "host.example:21003"));
+    config_free(c);
+}
+
+Test(config, a_worker_is_told_the_instruction_set_of_its_model_or_of_all)
+{
+    static const char *const want[] = { "\"isa\":\"avx2\",", "\"isa\":\"neon-i8mm\"," };
+    struct config *c = load(config_write_text("fastchat.conf",
+        "defaults = { isa = \"avx2\"; };\n"
+        "models = ({ name = \"x\"; path = \"m.gguf\"; }, { name = \"y\"; path = \"m.gguf\"; isa = \"neon-i8mm\"; });"));
+
+    for (size_t i = 0; i < 2; i++) {
+        BUF_LOCAL out = BUF_INIT;
+
+        config_worker_settings(c, i, 0, "unix:/w", "/w", &out);
+        cr_expect(ne(ptr, strstr(buf_str(&out), want[i]), NULL), "%s", buf_str(&out));
+    }
     config_free(c);
 }
 

@@ -73,6 +73,8 @@ Test(worker_life, a_bad_model_is_reported_and_never_tried_again)
         { "{}", "/nonexistent/model", NULL, NULL, "/nonexistent/model: can not be opened: No such file or directory" },
         { "{}", NULL, "abacus", NULL, "device \"abacus\" is not known" },
         { "{}", NULL, NULL, ",\"template\":\"nobody's\"", "test: there is no chat template 'nobody's'" },
+        { "{}", "m.gguf", "cpu", ",\"isa\":\"mmx\"", "m.gguf: instruction set \"mmx\" is not known here; this machine has: scalar" },
+        { "{}", "m.gguf", "cpu", ",\"isa\":7", "settings: model: 'isa' must be a string" },
         { "{}", NULL, NULL, ",\"context\":-1", "settings: model: 'context' must be between" },
     };
 

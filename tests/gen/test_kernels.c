@@ -503,3 +503,32 @@ Test(kernels, what_the_machine_lacks_is_refused_with_what_it_has)
         cr_expect(eq(str, err.text, want));
     }
 }
+
+/* A row's choices, as text. */
+static const char *choices_of(const char *key)
+{
+    static const struct { const char *key, *unit; } rows[] = {
+#define CONFIG(section, key, type, applies, def, unit, min, max, help) { #key, unit },
+#include "daemon/supervisor/config.def"
+#undef CONFIG
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].key, key) == 0)
+            return rows[i].unit;
+    return "";
+}
+
+Test(kernels, every_table_can_be_named_in_the_configuration)
+{
+    const char *choices = choices_of("isa");
+
+    for (const struct isa *i = isa_tables; i->kernels; i++) {
+        const size_t len = strlen(i->kernels->name);
+        const char *at = choices;
+
+        while (*at && !(strncmp(at, i->kernels->name, len) == 0 && (at[len] == '|' || !at[len])))
+            at += strcspn(at, "|"), at += *at == '|';
+        cr_expect(ne(chr, *at, '\0'), "%s is none of %s", i->kernels->name, choices);
+    }
+}

@@ -119,6 +119,16 @@ def test_a_model_that_can_not_load_is_failed_with_its_reason_and_others_serve():
         assert "fire" in s.cli("status", "--runtime-dir", s.runtime).stdout
 
 
+def test_an_instruction_set_that_the_machine_lacks_is_said_with_those_that_it_has():
+    foreign = "neon" if os.uname().machine == "x86_64" else "avx2"
+    path = script_file(TMP, "foreign")
+    with service(scripted("m", HELLO) + f', {{ name = "b"; path = "{path}"; isa = "{foreign}"; }}', ready=False) as s:
+        child = until("b is failed", lambda: (lambda c: c if c and c["state"] == "failed" else None)(s.child("worker", "b")))
+        assert f'{path}: instruction set "{foreign}" is not known here; this machine has: scalar' in child["reason"], child
+        assert f'instruction set "{foreign}"' in s.cli("status", "--runtime-dir", s.runtime).stdout
+        assert s.answer("hi") == "Hello world"
+
+
 def test_files_in_a_model_folder_are_models_and_a_bad_one_is_failed():
     folder = os.path.join(scratch(), "models.d")
     os.mkdir(folder)

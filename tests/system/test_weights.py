@@ -108,6 +108,33 @@ def test_a_file_that_changed_is_packed_anew():
         assert len(holders(s)) == 1
 
 
+def test_another_instruction_set_replaces_the_workers_and_keeps_them():
+    def engines(s):
+        return until("the statistics are there", lambda: (lambda e: e if all(e) else None)({c.get("stats", {}).get("engine") for c in workers(s)}))
+
+    def asked(name):
+        return model(real_model(), f'replicas = 2; isa = "{name}";')
+
+    with Service(models=asked("scalar"), env={"FASTCHAT_ISA": "of the environment"}) as s:
+        before, inode = {c["pid"] for c in workers(s)}, inodes(s)
+        assert engines(s) == {"cpu scalar"} and s.status()["models"][0]["isa"] == "scalar", s.status()
+        text = s.answer("Name a colour.", max_tokens=4, temperature=0)
+        code, said = s.reload(models=asked("mmx"))
+        assert code == 1 and 'models[0].isa: "mmx" is unknown; did you mean "amx"?' in said, said
+        code, said = s.reload(models=asked("neon" if os.uname().machine == "x86_64" else "avx2"))
+        assert code == 1 and "is not known here; this machine has: scalar" in said and "goes on as it is" in said, said
+        code, said = s.reload(models=asked("auto"))
+        assert code == 1 and 'FASTCHAT_ISA: instruction set "of the environment" is not known here' in said, said
+        assert {c["pid"] for c in workers(s)} == before and s.answer("Name a colour.", max_tokens=4, temperature=0) == text
+        names = re.search(r"this machine has: (.*?)(?:;|$)", said, re.M)[1].split(", ")
+        code, said = s.reload(models=asked(names[-1]))
+        assert code == 0, said
+        assert engines(s) == {"cpu " + names[-1]} and inodes(s) == inode
+        assert len(names) == 1 or not before & {c["pid"] for c in workers(s)}
+        assert count(s, PACKED) == 1, s.log()
+        assert s.answer("Name a colour.", max_tokens=4)
+
+
 def test_an_upgrade_keeps_them():
     folder = scratch()
     for name in ("fastchatd", "fastchat-worker"):
