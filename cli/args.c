@@ -34,7 +34,7 @@ static void help(const struct command *cmd, const struct arg *args, size_t n_arg
     printf("\nOptions:\n");
     for (size_t i = 0; i < n_args; i++) {
         const struct arg_row *row = args[i].row;
-        char left[64], letter[] = { '-', row->letter, ',', ' ', '\0' };
+        char left[128], letter[] = { '-', row->letter, ',', ' ', '\0' };
 
         snprintf(left, sizeof left, "%s--%s%s%s", row->letter ? letter : "", row->name, row->value ? " " : "", row->value ? row->value : "");
         printf("  %-24s %s\n", left, row->help);

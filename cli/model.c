@@ -36,7 +36,7 @@ struct model {
     const struct command *cmd;
     const char *operands[MAX_OPERANDS]; /* the action, then names */
     size_t n_names;
-    const char *dir, *kv_type;
+    const char *dir, *isa, *kv_type;
     struct service_args service;
     struct arg_number context, parallel, replicas;
     bool force, json, quiet, yes;
@@ -480,6 +480,8 @@ static int find_file(const struct model *m, const char *name, struct model_info_
         ask->replicas = (uint32_t)replicas;
         if (!ask->kv_type)
             json_get_string(model, "kv_type", &ask->kv_type, NULL);
+        if (!ask->isa)
+            json_get_string(model, "isa", &ask->isa, NULL);
         return 0;
     }
     e = find(m, name, &f, err);
@@ -496,7 +498,8 @@ static int info(struct model *m)
 {
     struct model_info_ask ask = {
         .context = (uint32_t)m->context.value, .parallel = m->parallel.given ? (uint32_t)m->parallel.value : 1,
-        .replicas = m->replicas.given ? (uint32_t)m->replicas.value : 1, .kv_type = m->kv_type, .json = m->json,
+        .replicas = m->replicas.given ? (uint32_t)m->replicas.value : 1, .isa = m->isa, .kv_type = m->kv_type,
+        .json = m->json,
     };
     BUF_LOCAL path = BUF_INIT;
     struct err err = { 0 };
@@ -523,6 +526,7 @@ int model_run(const struct command *cmd, int argc, char **argv)
         ARG(model_context, &m.context),
         ARG(model_dir, &m.dir),
         ARG(model_force, &m.force),
+        ARG(model_isa, &m.isa),
         ARG(model_json, &m.json),
         ARG(model_kv_type, &m.kv_type),
         ARG(model_parallel, &m.parallel),

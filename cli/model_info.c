@@ -80,7 +80,7 @@ static void read_template(struct info *f)
 static int read_file(struct info *f, struct err *err)
 {
     const struct model_info_ask *a = f->ask;
-    struct plan_ask plan = { .context = a->context, .parallel = a->parallel, .replicas = a->replicas,
+    struct plan_ask plan = { .isa = a->isa, .context = a->context, .parallel = a->parallel, .replicas = a->replicas,
                              .room = memory_room(), .limit = a->limit };
     int r;
 
@@ -218,7 +218,7 @@ static void put_plan(struct buf *out, const struct info *f)
     buf_printf(out, "\nTo run with a context of %u, parallel %u and %u replica%s:\n", p->ask.context, p->ask.parallel,
                p->ask.replicas, p->ask.replicas == 1 ? "" : "s");
     row(out, "weights", "%9s", bytes_text(p->size.weight_bytes, size));
-    row(out, "scratch", "%9s  for %u threads", bytes_text(p->size.scratch_bytes, size), p->size.threads);
+    row(out, "scratch", "%9s  for %u threads, %s", bytes_text(p->size.scratch_bytes, size), p->size.threads, p->size.isa);
     row(out, "logits", "%9s", bytes_text(p->logits_bytes, size));
     row(out, "sampling", "%9s", bytes_text(p->sampler_bytes, size));
     row(out, "KV cache", "%9s  %llu bytes a token, %s", bytes_text(p->kv_bytes, size),
@@ -251,6 +251,7 @@ static void put_json_plan(struct json_writer *w, const struct plan *p)
     json_kint(w, "parallel", p->ask.parallel);
     json_kint(w, "replicas", p->ask.replicas);
     json_kint(w, "threads", p->size.threads);
+    json_kstr(w, "isa", p->size.isa);
     json_kint(w, "weight_bytes", (int64_t)p->size.weight_bytes);
     json_kint(w, "scratch_bytes", (int64_t)p->size.scratch_bytes);
     json_kint(w, "logits_bytes", (int64_t)p->logits_bytes);

@@ -10,6 +10,7 @@ struct model_info_ask {
     const char *name;                   /* what the service calls it; NULL: nothing known */
     uint32_t context;                   /* 0: the model's own */
     uint32_t parallel, replicas;
+    const char *isa;                    /* NULL: the best here */
     const char *kv_type;                /* NULL: f16 */
     uint64_t limit;                     /* memory of one replica; 0: no limit */
     bool json;

@@ -109,6 +109,15 @@ class Info(unittest.TestCase):
         for part in ("Tiny", "llama", "256 tokens", "4 of 16, 2 for keys and values", "mostly F32", "KV cache", "it fits"):
             self.assertIn(part, words)
 
+    def test_the_plan_is_for_the_instruction_set_that_is_asked_for(self):
+        path = gguf(self.path("tiny.gguf"), KEYS, tensors())
+        self.assertEqual(self.json(path, "--isa", "scalar")["memory"]["isa"], "scalar")
+        self.assertIn(" threads, scalar", self.info(path, "--isa", "scalar").stdout)
+        self.assertEqual(self.json(path, "--isa", "auto")["memory"]["isa"], self.json(path)["memory"]["isa"])
+        got = self.json(path, "--isa", "mmx")
+        self.assertEqual((got["supported"], got["memory"]), (False, None))
+        self.assertIn('instruction set "mmx" is not known here; this machine has: scalar', got["why_not"])
+
     def test_a_name_is_looked_for_in_the_folder(self):
         gguf(self.path("tiny.gguf"), KEYS, tensors())
         self.assertEqual(self.json("tiny", "--dir", self.folder)["name"], "Tiny")
