@@ -583,7 +583,7 @@ static void logits(const struct part *p)
     }
 }
 
-static struct part part_of(struct model *m, uint32_t thread)
+static struct part part_of(struct model *m, uint32_t thread, uint32_t threads)
 {
     struct part p = {
         .m = m,
@@ -592,7 +592,7 @@ static struct part part_of(struct model *m, uint32_t thread)
         .room = &m->rooms[thread],
         .rows = m->step.copied ? &m->rooms[thread].rows : &m->rows,
         .thread = thread,
-        .threads = pool_threads(m->pool),
+        .threads = threads,
     };
 
     if (m->step.copied)
@@ -605,7 +605,7 @@ static struct part part_of(struct model *m, uint32_t thread)
 static void forward_part(void *arg, uint32_t thread)
 {
     struct model *m = arg;
-    const struct part p = part_of(m, thread);
+    const struct part p = part_of(m, thread, m->generating.n);
 
     begin_rows(&p);
     for (uint32_t i = 0; m->step.n && i < m->shape.n_layers; i++)
@@ -615,7 +615,8 @@ static void forward_part(void *arg, uint32_t thread)
 
 static void read_part(void *arg, uint32_t thread)
 {
-    const struct part p = part_of(arg, thread);
+    struct model *m = arg;
+    const struct part p = part_of(m, thread, m->reading.n);
 
     prompt_part(&p);
 }
@@ -650,7 +651,7 @@ void model_read(struct model *m, struct kv *kv, const struct model_row *rows, si
             p->wanted[p->n_wanted++] = prompt_row(m, r);
     }
     prompt_plan(m);
-    pool_run(m->pool, read_part, m);
+    pool_run_crew(m->pool, &m->reading, read_part, m);
 }
 
 /* Rows that take the kernels of a prompt: they stand last, and all are generated where there are none. */
@@ -665,7 +666,7 @@ static size_t count_prompt(const struct model *m, const struct model_row *rows, 
 
 void model_forward(struct model *m, struct kv *kv, const struct model_row *rows, size_t n)
 {
-    const uint32_t threads = pool_threads(m->pool), heads = m->shape.n_kv_heads;
+    const uint32_t threads = m->generating.n, heads = m->shape.n_kv_heads;
     const size_t n_prompt = count_prompt(m, rows, n);
     struct step *step = &m->step;
 
@@ -688,7 +689,7 @@ void model_forward(struct model *m, struct kv *kv, const struct model_row *rows,
     step->copied = step->split && n <= MODEL_COPIED_ROWS && m->prompt.n_wanted == 0;
     m->prompt.n_wanted = 0;
     if (step->n || step->n_wanted)
-        pool_run(m->pool, forward_part, m);
+        pool_run_crew(m->pool, &m->generating, forward_part, m);
 }
 
 /* ---- life ------------------------------------------------------------ */
@@ -709,6 +710,8 @@ int model_open(const struct gguf *file, const struct model_options *options, str
         (!m->pool && (r = pool_open(options->threads, &m->pool, err))))
         return r;
     m->threads = pool_threads(m->pool);
+    crew_init(&m->reading, m->threads);
+    crew_init(&m->generating, m->threads);
     if ((r = model_load(m, file, options->share, err)))
         return r;
     *ret = STEAL(m);
@@ -733,6 +736,9 @@ const char *model_isa(const struct model *m) { return m->k->name; }
 
 uint32_t model_threads(const struct model *m) { return m->threads; }
 
-void model_on_threads(struct model *m, void (*fn)(void *arg, uint32_t thread), void *arg) { pool_run(m->pool, fn, arg); }
+void model_on_threads(struct model *m, void (*fn)(void *arg, uint32_t thread), void *arg)
+{
+    pool_run_on(m->pool, m->generating.n, fn, arg);
+}
 
 size_t model_weight_bytes(const struct model *m) { return m->weights_bytes; }

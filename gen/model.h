@@ -87,7 +87,7 @@ DEFINE_CLEANUP(struct model *, model_close)
 const struct model_shape *model_shape(const struct model *m);
 const char *model_isa(const struct model *m);       /* "amx" */
 uint32_t model_threads(const struct model *m);
-/* fn(arg, thread) on each of these at once, which are still awake right after a pass; not during one. */
+/* fn(arg, thread) at once on those that took part in the last pass over generated rows: they are still awake right after it. Not during one. */
 void model_on_threads(struct model *m, void (*fn)(void *arg, uint32_t thread), void *arg);
 size_t model_weight_bytes(const struct model *m);
 

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "gen/arch.h"
+#include "gen/cpu/crew.h"
 #include "gen/cpu/kernels.h"
 #include "gen/cpu/pack.h"
 #include "gen/cpu/pool.h"
@@ -108,6 +109,7 @@ struct model {
     struct pool *pool;
     const struct model *borrowed;               /* whose pool it is; NULL: its own */
     uint32_t threads;           /* of the pool */
+    struct crew reading, generating;            /* of these, who takes part in a pass over rows of prompts, over generated ones */
     struct arena *arena;        /* layers and vectors */
     struct weights weights;
     void *scratch;

@@ -540,7 +540,7 @@ static uint32_t unit_rows(const struct model *m)
 {
     uint32_t rows = PROMPT_ATTEND_ROWS;
 
-    while (rows > PROMPT_ROWS && ceil_of(m->prompt.n, rows) * m->shape.n_kv_heads < 3 * m->threads)
+    while (rows > PROMPT_ROWS && ceil_of(m->prompt.n, rows) * m->shape.n_kv_heads < 3 * m->reading.n)
         rows /= 2;
     return rows;
 }
@@ -551,7 +551,7 @@ static void plan_shares(struct model *m)
     struct prompt *p = &m->prompt;
     uint32_t most = m->prompt.n / LEAST_SHARE;
 
-    most = most > m->threads ? m->threads : most ? most : 1;
+    most = most > m->reading.n ? m->reading.n : most ? most : 1;
     p->share_rows = ceil_of(ceil_of(m->prompt.n, PROMPT_ROWS), most) * PROMPT_ROWS;
     p->n_shares = ceil_of(m->prompt.n, p->share_rows);
     for (uint32_t i = 0; i < p->n_shares; i++)

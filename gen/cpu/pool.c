@@ -6,12 +6,19 @@
  * above that thread 0 collects and releases.
  *
  * The end of a step is a barrier as well, so pool_run() needs nothing else.
+ *
+ * A step may take the first few threads only. Their number stands in `epoch`
+ * too, so that a worker learns both at once. One that is left out sleeps at
+ * once, on another word: the next steps do not wake it, its core is free. Its
+ * count of barriers is set right by the caller before it is wanted again.
  */
 #include "gen/cpu/pool.h"
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "gen/cpu/crew.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -23,6 +30,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 enum {
     LINE = 64,
@@ -32,11 +40,21 @@ enum {
     YIELD_FAR_US = 4000,        /* on another one */
     AWAY_US = 100,              /* between two such looks: this thread lost its core */
     SLEEP_AFTER_US = 100,
+    LATE_US = 250,              /* a worker that begins later than it takes to wake had no core */
+    STEP = 1 << 9,              /* of epoch: below are the threads that take part */
+};
+
+/* What a thread did in a step, up to the barrier at its end. */
+struct shift {
+    uint64_t began_us, cpu_us;
+    uint64_t spun_us;
+    uint64_t computed_us, away_us;
 };
 
 struct worker {
     _Alignas(LINE) _Atomic uint32_t reached;    /* barriers; wraps */
     _Atomic int cpu;                            /* where it was when it reached the last */
+    _Alignas(LINE) struct shift shift;          /* read by others between steps only */
     struct pool *pool;
     pthread_t thread;
     uint32_t index;
@@ -44,11 +62,14 @@ struct worker {
 
 struct pool {
     uint32_t n_threads, n_started;
+    uint32_t n;                                 /* take part in this step */
     pool_fn fn;
     void *arg;
-    bool quit;
-    _Alignas(LINE) _Atomic uint32_t epoch;
+    bool quit, timed;
+    uint64_t began_us;                          /* where it is timed */
+    _Alignas(LINE) _Atomic uint32_t epoch;      /* steps, times STEP, + n; wraps */
     _Alignas(LINE) _Atomic uint32_t sleepers;
+    _Atomic uint32_t raised;                    /* how often more were wanted than before; those who are left out sleep on it */
     _Alignas(LINE) _Atomic uint32_t released;
     struct worker workers[];
 };
@@ -68,7 +89,7 @@ static inline void pause_cpu(void)
  * never meet the other one. */
 struct wait {
     uint32_t steps;
-    uint64_t last_us, spun_us;
+    uint64_t last_us, spun_us, all_us;          /* since the last yield, and all */
 };
 
 static uint64_t wait_step(struct wait *w)
@@ -81,8 +102,10 @@ static uint64_t wait_step(struct wait *w)
     now = clock_mono_us();
     since = w->last_us ? now - w->last_us : 0;
     w->last_us = now;
-    if (since < AWAY_US)
+    if (since < AWAY_US) {
         w->spun_us += since;
+        w->all_us += since;
+    }
     return w->spun_us;
 }
 
@@ -103,19 +126,22 @@ static void wait_for_peer(struct wait *w, const struct worker *peer)
     w->spun_us = 0;
 }
 
-static void wait_for(_Atomic uint32_t *mark_at, uint32_t mark, const struct worker *peer)
+/* How long it spun. */
+static uint64_t wait_for(_Atomic uint32_t *mark_at, uint32_t mark, const struct worker *peer)
 {
     struct wait w = { 0 };
 
     /* It may be one barrier ahead already, never two. */
     while ((int32_t)(atomic_load_explicit(mark_at, memory_order_acquire) - mark) < 0)
         wait_for_peer(&w, peer);
+    return w.all_us;
 }
 
 void pool_barrier(struct pool *pool, uint32_t thread)
 {
     struct worker *me = &pool->workers[thread];
-    const uint32_t n = pool->n_threads;
+    const uint32_t n = pool->n;
+    uint64_t spun_us = 0;
     uint32_t mark = atomic_load_explicit(&me->reached, memory_order_relaxed) + 1;
 
     if (n == 1)
@@ -124,28 +150,81 @@ void pool_barrier(struct pool *pool, uint32_t thread)
     atomic_store_explicit(&me->reached, mark, memory_order_release);
     if (n <= FLAT_THREADS || thread == 0) {
         for (uint32_t i = 0; i < n; i++)
-            wait_for(&pool->workers[i].reached, mark, &pool->workers[i]);
+            spun_us += wait_for(&pool->workers[i].reached, mark, &pool->workers[i]);
         if (n > FLAT_THREADS)
             atomic_store_explicit(&pool->released, mark, memory_order_release);
     } else {
-        wait_for(&pool->released, mark, &pool->workers[0]);
+        spun_us = wait_for(&pool->released, mark, &pool->workers[0]);
+    }
+    me->shift.spun_us += spun_us;
+}
+
+static void sleep_on(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+/* Of one that is left out: until a step wants it. The caller writes epoch, then
+ * raised; it reads them the other way round. */
+static uint32_t wait_for_turn(struct pool *pool, uint32_t thread)
+{
+    for (;;) {
+        const uint32_t raised = atomic_load(&pool->raised), epoch = atomic_load(&pool->epoch);
+
+        if (thread < epoch % STEP)
+            return epoch;
+        sleep_on(&pool->raised, raised);
     }
 }
 
-static void wait_for_step(struct pool *pool, uint32_t seen)
+/* The next step that `thread` takes part in. */
+static uint32_t wait_for_step(struct pool *pool, uint32_t thread, uint32_t seen)
 {
     struct wait w = { 0 };
+    uint32_t epoch;
 
-    while (atomic_load_explicit(&pool->epoch, memory_order_acquire) == seen) {
+    while ((epoch = atomic_load_explicit(&pool->epoch, memory_order_acquire)) == seen) {
         if (wait_step(&w) <= SLEEP_AFTER_US)
             continue;
         /* The caller raises epoch, then looks for sleepers; a worker counts
          * itself, then looks at epoch (in the kernel). One of them sees the
          * other. */
         atomic_fetch_add(&pool->sleepers, 1);
-        syscall(SYS_futex, &pool->epoch, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        sleep_on(&pool->epoch, seen);
         atomic_fetch_sub(&pool->sleepers, 1);
     }
+    return thread < epoch % STEP ? epoch : wait_for_turn(pool, thread);
+}
+
+static uint64_t cpu_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+static void begin_shift(struct shift *s) { *s = (struct shift){ .began_us = clock_mono_us(), .cpu_us = cpu_us() }; }
+
+/* Nobody sleeps in a step: who does not run has no core. */
+static void end_shift(struct shift *s, uint64_t step_began_us)
+{
+    const uint64_t cpu = cpu_us() - s->cpu_us, late = less(s->began_us, step_began_us);
+
+    s->computed_us = less(cpu, s->spun_us);
+    s->away_us = less(clock_mono_us() - s->began_us, cpu) + (late > LATE_US ? late : 0);
+}
+
+static void take_part(struct pool *pool, struct worker *me)
+{
+    if (pool->timed)
+        begin_shift(&me->shift);
+    pool->fn(pool->arg, me->index);
+    if (pool->timed)
+        end_shift(&me->shift, pool->began_us);
+    pool_barrier(pool, me->index);
 }
 
 static void *worker_main(void *arg)
@@ -153,31 +232,70 @@ static void *worker_main(void *arg)
     struct worker *me = arg;
     struct pool *pool = me->pool;
 
-    for (uint32_t seen = 0;; seen++) {
-        wait_for_step(pool, seen);
+    for (uint32_t seen = 0;;) {
+        seen = wait_for_step(pool, me->index, seen);
         if (pool->quit)
             return NULL;
-        pool->fn(pool->arg, me->index);
-        pool_barrier(pool, me->index);
+        take_part(pool, me);
     }
 }
 
-static void start_step(struct pool *pool)
+/* Those that were left out have reached fewer barriers. */
+static void call_in(struct pool *pool, uint32_t from, uint32_t to)
 {
-    atomic_fetch_add(&pool->epoch, 1);
+    const uint32_t reached = atomic_load_explicit(&pool->workers[0].reached, memory_order_relaxed);
+
+    atomic_store_explicit(&pool->released, reached, memory_order_relaxed);
+    for (uint32_t i = from; i < to; i++)
+        atomic_store_explicit(&pool->workers[i].reached, reached, memory_order_relaxed);
+}
+
+static void start_step(struct pool *pool, uint32_t n)
+{
+    const uint32_t before = pool->n, epoch = atomic_load_explicit(&pool->epoch, memory_order_relaxed);
+
+    if (n > before)
+        call_in(pool, before, n);
+    pool->n = n;
+    if (n == 1)
+        return;                                 /* nobody needs to know */
+    atomic_store(&pool->epoch, (epoch / STEP + 1) * STEP + n);
     if (atomic_load(&pool->sleepers))
         syscall(SYS_futex, &pool->epoch, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (n > before) {
+        atomic_fetch_add(&pool->raised, 1);
+        syscall(SYS_futex, &pool->raised, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    }
 }
 
-void pool_run(struct pool *pool, pool_fn fn, void *arg)
+void pool_run_on(struct pool *pool, uint32_t n, pool_fn fn, void *arg)
 {
-    if (pool->n_threads > 1) {
-        pool->fn = fn;
-        pool->arg = arg;
-        start_step(pool);
+    assert(n && n <= pool->n_threads);
+    pool->fn = fn;
+    pool->arg = arg;
+    start_step(pool, n);
+    take_part(pool, &pool->workers[0]);
+}
+
+void pool_run(struct pool *pool, pool_fn fn, void *arg) { pool_run_on(pool, pool->n_threads, fn, arg); }
+
+void pool_run_crew(struct pool *pool, struct crew *crew, pool_fn fn, void *arg)
+{
+    const uint32_t n = crew->n;
+    struct crew_pass pass = { 0 };
+    uint64_t now;
+
+    pool->timed = crew->most > 1;
+    pool->began_us = clock_mono_us();
+    pool_run_on(pool, n, fn, arg);
+    pool->timed = false;
+    now = clock_mono_us();
+    pass.took_us = now - pool->began_us;
+    for (uint32_t i = 0; i < n; i++) {
+        pass.computed_us += pool->workers[i].shift.computed_us;
+        pass.away_us += pool->workers[i].shift.away_us;
     }
-    fn(arg, 0);
-    pool_barrier(pool, 0);
+    crew_note(crew, &pass, now);
 }
 
 static int start_workers(struct pool *pool, struct err *err)
@@ -218,7 +336,7 @@ int pool_open(uint32_t threads, struct pool **ret, struct err *err)
     if (!pool)
         return err_set(err, -ENOMEM, "no memory for a pool of %u threads", threads);
     memset(pool, 0, size);
-    pool->n_threads = threads;
+    pool->n_threads = pool->n = threads;
     for (uint32_t i = 0; i < threads; i++) {
         pool->workers[i].pool = pool;
         pool->workers[i].index = i;
@@ -235,7 +353,7 @@ void pool_close(struct pool *pool)
     if (!pool)
         return;
     pool->quit = true;
-    start_step(pool);
+    start_step(pool, pool->n_threads);
     for (uint32_t i = 1; i <= pool->n_started; i++)
         pthread_join(pool->workers[i].thread, NULL);
     free(pool);

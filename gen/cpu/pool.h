@@ -7,6 +7,10 @@
  * peer lost its core; where spinning keeps it from getting one back, the wait
  * yields. Between steps workers spin 100 µs for the next one and then sleep.
  *
+ * A thread that shares its core with a foreign process holds up the others at
+ * every barrier, so a step may take fewer than all: crew.h says how many. Then
+ * the kernel moves the rest to cores of their own.
+ *
  * Threads  pool_run() by one caller at a time; workers block all signals
  * Source   measurements in README.md
  */
@@ -17,6 +21,7 @@
 
 #include <stdint.h>
 
+struct crew;
 struct err;
 struct pool;
 
@@ -36,7 +41,14 @@ uint32_t pool_threads(const struct pool *pool);
  * returned. What one wrote before is seen by all after. */
 void pool_run(struct pool *pool, pool_fn fn, void *arg);
 
-/* Inside pool_run, by every thread, the same number of times. */
+/* The same on the first n threads, at least 1; the others sleep until they are
+ * wanted. */
+void pool_run_on(struct pool *pool, uint32_t n, pool_fn fn, void *arg);
+/* On as many as `crew` says, which is told how it went. crew->n is theirs until
+ * this returns. */
+void pool_run_crew(struct pool *pool, struct crew *crew, pool_fn fn, void *arg);
+
+/* Inside a run, by every thread that takes part, the same number of times. */
 void pool_barrier(struct pool *pool, uint32_t thread);
 
 /* The contiguous part of n that is `thread`'s: always the same one, so that

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "gen/cpu/kernels.h"
 #include "gen/kv.h"
-#include "gen/model.h"
+#include "gen/model_in.h"
 #include "tests/gen/rand.h"
 #include "tests/gen/tiny_model.h"
 
@@ -39,6 +39,7 @@ struct bed {
     struct model *model;
     struct kv *kv;
     bool recording;
+    uint64_t crews;                                 /* not 0: drawn from it, how many threads each pass takes, of either kind */
     bool apart;                                     /* prompts are read a layer at a time, and others generate in between */
     const char *way;                                /* what is tried */
 };
@@ -92,6 +93,13 @@ static bool generates(const struct line *l) { return l->done >= l->n_prompt; }
 
 static uint32_t left(const struct line *l) { return (generates(l) ? l->n : l->n_prompt) - l->done; }
 
+/* As they change where cores are taken away. */
+static void change_crews(struct bed *b)
+{
+    crew_init(&b->model->reading, 1 + rand_below(&b->crews, model_threads(b->model)));
+    crew_init(&b->model->generating, 1 + rand_below(&b->crews, model_threads(b->model)));
+}
+
 static void forward(struct bed *b, const struct model_row *rows, size_t n)
 {
     const uint32_t n_layers = model_shape(b->model)->n_layers;
@@ -99,12 +107,16 @@ static void forward(struct bed *b, const struct model_row *rows, size_t n)
 
     while (n_generated < n && !rows[n_generated].prompt)
         n_generated++;
+    if (b->crews)
+        change_crews(b);
     if (!b->apart || !model_reads(b->model) || n_generated == n) {
         model_forward(b->model, b->kv, rows, n);
         return;
     }
     for (uint32_t i = 0; i < n_layers; i++, at = to) {
         to = n_generated * (i + 1) / n_layers;
+        if (b->crews)
+            change_crews(b);
         model_read(b->model, b->kv, rows + n_generated, n - n_generated, i, i + 1);
         model_forward(b->model, b->kv, rows + at, to - at);
     }
@@ -257,6 +269,21 @@ static void all_ways(struct bed *b)
     side_by_side(b);
     b->apart = true;
     mixed(b, 2);
+    b->apart = false;
+}
+
+/* Passes that differ in the number of threads, in one model. */
+static void change_threads(struct bed *b)
+{
+    b->crews = 3;
+    in_pieces(b);
+    again(b);
+    mixed(b, 4);
+    side_by_side(b);
+    b->apart = true;
+    mixed(b, 5);
+    b->apart = false;
+    b->crews = 0;
 }
 
 /* Wide enough for blocks of 256. */
@@ -277,8 +304,14 @@ static void try_model(const struct tiny_model *t, const char *isa, uint32_t max_
         /* More threads than cores take turns, which is slow: they meet often enough in these. */
         if (threads <= 2) {
             all_ways(&b);
+            if (threads == 2 && type == KV_F16)
+                change_threads(&b);
         } else {
             b.way = "threads";
+            lines[0].done = 0;
+            alone(&b, &lines[0], LONG_PROMPT, 128);
+            alone(&b, &lines[0], LONG_PROMPT + LONG_GENERATED, 9);
+            b.crews = threads;
             lines[0].done = 0;
             alone(&b, &lines[0], LONG_PROMPT, 128);
             alone(&b, &lines[0], LONG_PROMPT + LONG_GENERATED, 9);

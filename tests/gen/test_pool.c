@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "base/err.h"
+#include "gen/cpu/crew.h"
 #include "gen/cpu/pool.h"
 
 #include <criterion/criterion.h>
@@ -66,6 +67,66 @@ Test(pool, workers_that_fell_asleep_wake_for_the_next_step)
         cr_assert(eq(u32, c.cells[1], i + 1));
     }
     pool_close(c.pool);
+}
+
+/* Of a run on n of them: the others stay away. */
+static void meet_on(struct count *c, uint32_t n)
+{
+    uint32_t before[64];
+
+    memcpy(before, c->cells, sizeof before);
+    c->n = n;
+    pool_run_on(c->pool, n, count_rounds, c);
+    for (uint32_t t = 0; t < pool_threads(c->pool); t++)
+        cr_assert(eq(u32, c->cells[t] - before[t], t < n ? c->rounds : 0));
+}
+
+static void meet_in_turns(uint32_t threads, uint32_t steps)
+{
+    struct count c = { .rounds = 3 };
+    uint32_t n = 1;
+
+    cr_assert(zero(int, pool_open(threads, &c.pool, NULL)));
+    for (uint32_t i = 0; i < steps; i++, n = 1 + (n * 7 + i) % threads) {
+        /* A thread is not asked for longer than it spins, now and then. */
+        const uint64_t start = clock_mono_us();
+
+        while (i % 16 == 0 && clock_mono_us() - start < 500)
+            ;
+        meet_on(&c, n);
+    }
+    pool_run(c.pool, count_rounds, &(struct count){ .pool = c.pool, .n = threads, .rounds = 2 });
+    for (uint32_t t = 0; t < threads; t++)
+        cr_expect(zero(u32, c.wrong[t]));
+    meet_on(&c, 1);                                 /* nobody waits for the end in a run */
+    pool_close(c.pool);
+}
+
+Test(pool, a_run_may_take_some_of_the_threads) { meet_in_turns(2, 400); }
+
+Test(pool, and_other_ones_each_time) { meet_in_turns(5, 200); }
+
+Test(pool, and_some_of_many) { meet_in_turns(12, 40); }
+
+static void raise_cell(void *arg, uint32_t thread) { ((uint32_t *)arg)[thread]++; }
+
+Test(pool, a_crew_says_who_takes_part_and_learns_how_it_went)
+{
+    struct pool *pool = NULL;
+    struct crew crew, two;
+    uint32_t cells[3] = { 0 };
+
+    cr_assert(zero(int, pool_open(3, &pool, NULL)));
+    crew_init(&crew, 3);
+    crew_init(&two, 2);
+    pool_run_crew(pool, &crew, raise_cell, cells);
+    pool_run_crew(pool, &two, raise_cell, cells);
+    cr_expect(eq(u32, cells[0], 2));
+    cr_expect(eq(u32, cells[1], 2));
+    cr_expect(eq(u32, cells[2], 1));
+    while (two.window.took_us == 0 && two.home_rate == 0)       /* shorter than the clock shows */
+        pool_run_crew(pool, &two, raise_cell, cells);
+    pool_close(pool);
 }
 
 Test(pool, ranges_cover_everything_once_and_in_order)
