@@ -9,7 +9,7 @@
 /* Of what fewer threads would do undisturbed: below, they are worth a trial. */
 #define LEAST_GAIN 0.95
 
-enum { BAD_WINDOWS = 2, COST_SHARE = 20 /* a trial costs no more than one of so many parts of all time */ };
+enum { COST_SHARE = 20 };       /* a trial costs no more than one of so many parts of all time */
 
 void crew_init(struct crew *c, uint32_t most)
 {
@@ -28,7 +28,7 @@ static void try_with(struct crew *c, uint32_t n)
 {
     c->settle_us = n < c->home ? CREW_SETTLE_US : 0;
     c->n = n;
-    c->n_bad = 0;
+    c->bad = (struct crew_pass){ 0 };
     start_window(c);
 }
 
@@ -42,24 +42,45 @@ static uint32_t fewer(const struct crew *c)
     return lost >= c->n ? 1 : c->n - (uint32_t)lost;
 }
 
+/* Whether in this window fewer threads would have done more, and all for lack of cores. */
+static bool is_bad(const struct crew *c)
+{
+    const struct crew_pass *w = &c->window;
+
+    return c->n > 1 && (double)w->away_us >= LEAST_AWAY * (double)w->took_us &&
+           rate(c, w->computed_us, w->took_us) < LEAST_GAIN * pow(fewer(c), GAIN);
+}
+
+/* It takes two such windows in a row, for a delay that happens once falls into one; a pass as long as some windows speaks for itself. */
+static bool look_bad(struct crew *c)
+{
+    const struct crew_pass *w = &c->window, *b = &c->bad;
+
+    if (b->took_us || w->took_us >= CREW_LONG_US) {
+        c->home_rate = rate(c, b->computed_us + w->computed_us, b->took_us + w->took_us);
+        try_with(c, fewer(c));
+        return true;
+    }
+    c->bad = *w;
+    return false;
+}
+
 static void look_home(struct crew *c, uint64_t now_us)
 {
     const struct crew_pass *w = &c->window;
 
     if (w->took_us >= CREW_WINDOW_US) {
         const double r = rate(c, w->computed_us, w->took_us);
-        const uint32_t n = c->n > 1 ? fewer(c) : 1;
-        const bool bad = n < c->n && now_us >= c->down_at_us && (double)w->away_us >= LEAST_AWAY * (double)w->took_us &&
-                         r < LEAST_GAIN * pow(n, GAIN);
 
-        c->home_rate = c->n_bad && bad ? fmax(r, c->home_rate) : r;
-        c->n_bad = bad ? c->n_bad + 1 : 0;
-        if (c->n_bad == BAD_WINDOWS) {
-            try_with(c, n);
-            return;
+        c->home_rate = c->home_rate > 0 ? (c->home_rate + r) / 2 : r;
+        if (is_bad(c) && now_us >= c->down_at_us) {
+            if (look_bad(c))
+                return;
+        } else {
+            c->bad = (struct crew_pass){ 0 };
+            if (now_us >= c->down_at_us)
+                c->drop = 1;
         }
-        if (!bad && now_us >= c->down_at_us)
-            c->drop = 1;
         start_window(c);
     }
     if (c->home_rate > 0 && c->n < c->most && now_us >= c->up_at_us)
@@ -79,10 +100,16 @@ static void stay(struct crew *c, double r, uint64_t now_us)
     start_window(c);
 }
 
+/* What a trial has to reach. More threads should bring half of what they would bring undisturbed, so that luck is not enough. */
+static double needed(const struct crew *c)
+{
+    return c->home_rate * (c->n > c->home ? (1 + pow((double)c->n / c->home, GAIN)) / 2 : 1);
+}
+
 static void go_home(struct crew *c, double r, uint64_t now_us)
 {
     if (c->n > c->home) {
-        const uint64_t hold = (uint64_t)(fmax(0, 1 - r / c->home_rate) * COST_SHARE * (double)c->window.took_us);
+        const uint64_t hold = (uint64_t)(fmax(0, 1 - r / needed(c)) * COST_SHARE * (double)c->window.took_us);
 
         c->up_at_us = now_us + (hold > c->hold_us ? hold : c->hold_us);
         c->hold_us = c->hold_us < CREW_MOST_HOLD_US / 2 ? 2 * c->hold_us : CREW_MOST_HOLD_US;
@@ -95,17 +122,21 @@ static void go_home(struct crew *c, double r, uint64_t now_us)
     start_window(c);
 }
 
+/* More threads fail soon, for they were all right if they are to stay; fewer may still have to share their cores, in turns. */
 static void look_away(struct crew *c, uint64_t now_us)
 {
     const struct crew_pass *w = &c->window;
-    const uint64_t left = w->took_us < CREW_SHORT_US ? CREW_SHORT_US - w->took_us : 0;
+    const bool up = c->n > c->home;
+    const uint64_t least = up ? CREW_SHORT_US : CREW_TURNS_US, enough = up ? CREW_WINDOW_US : CREW_TURNS_US;
+    const uint64_t left = w->took_us < least ? least - w->took_us : 0;
     const double r = rate(c, w->computed_us, w->took_us);
+    /* Were the rest perfect. */
+    const bool hopeless = rate(c, w->computed_us + c->n * left, w->took_us + left) <= c->home_rate;
 
-    /* Even if the rest of a short window were perfect. */
-    if (rate(c, w->computed_us + c->n * left, w->took_us + left) <= c->home_rate)
-        go_home(c, r, now_us);
-    else if (w->took_us >= CREW_WINDOW_US)
+    if (w->took_us >= enough && r > needed(c))
         stay(c, r, now_us);
+    else if (w->took_us >= enough || hopeless)
+        go_home(c, r, now_us);
 }
 
 uint32_t crew_note(struct crew *c, const struct crew_pass *pass, uint64_t now_us)

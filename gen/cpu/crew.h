@@ -16,8 +16,10 @@
 #include <stdint.h>
 
 enum {
-    CREW_WINDOW_US = 20000,     /* of passes, to judge by: several turns of a scheduler */
-    CREW_SHORT_US = 10000,      /* enough to see that a trial fails */
+    CREW_WINDOW_US = 20000,     /* of passes, to judge by */
+    CREW_SHORT_US = 10000,      /* enough to see that a trial of more threads fails */
+    CREW_TURNS_US = 50000,      /* several turns of a scheduler, to judge fewer threads by */
+    CREW_LONG_US = 80000,       /* a pass so long is judged by itself, else it takes two windows to make a trial of fewer threads */
     CREW_SETTLE_US = 8000,      /* until a scheduler has moved threads to cores that became idle */
     CREW_HOLD_US = 50000,       /* between two trials of more threads, doubled when they fail … */
     CREW_MOST_HOLD_US = 400000, /* … up to here, unless these trials are that expensive */
@@ -36,8 +38,8 @@ struct crew {
     uint32_t home;              /* what has been best; another number than n during a trial */
     double home_rate;           /* of its last windows; 0: none yet */
     struct crew_pass window;    /* so far */
+    struct crew_pass bad;       /* the one before, if fewer seemed better in it */
     uint64_t settle_us;         /* of a trial that do not count yet */
-    uint32_t n_bad;             /* windows in a row in which fewer seemed better */
     uint32_t step, drop;        /* threads that a trial adds, and takes away at the least */
     uint64_t hold_us, up_at_us, down_at_us;     /* no such trial before */
 };

@@ -156,7 +156,8 @@ void pool_barrier(struct pool *pool, uint32_t thread)
     } else {
         spun_us = wait_for(&pool->released, mark, &pool->workers[0]);
     }
-    me->shift.spun_us += spun_us;
+    if (spun_us)                                /* its line may have come along with the others' marks */
+        me->shift.spun_us += spun_us;
 }
 
 static void sleep_on(_Atomic uint32_t *word, uint32_t seen)

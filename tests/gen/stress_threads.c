@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "conv/conv.h"
+#include "gen/cpu/crew.h"
 #include "gen/cpu/pool.h"
 #include "gen/engine.h"
 #include "tests/gen/rand.h"
@@ -60,6 +61,27 @@ static void meet(uint32_t threads)
         pool_run(c.pool, count_rounds, &c);
     for (uint32_t t = 0; t < threads; t++)
         MUST(c.cells[t] == ROUNDS * STEPS);
+    pool_close(c.pool);
+    n_passed++;
+}
+
+/* Runs on other numbers of threads each, some of them timed; one that is left out may still be on its way out of the run before. */
+static void meet_changing(uint32_t threads)
+{
+    struct count c = { 0 };
+    struct crew crew;
+
+    MUST(pool_open(threads, &c.pool, NULL) == 0);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        c = (struct count){ .pool = c.pool, .n = 1 + i * 7 % threads };
+        crew_init(&crew, c.n);
+        if (i % 3)
+            pool_run_crew(c.pool, &crew, count_rounds, &c);
+        else
+            pool_run_on(c.pool, c.n, count_rounds, &c);
+        for (uint32_t t = 0; t < threads; t++)
+            MUST(c.cells[t] == (t < c.n ? ROUNDS : 0));
+    }
     pool_close(c.pool);
     n_passed++;
 }
@@ -224,6 +246,9 @@ int main(void)
     meet(2);
     meet(3);
     meet(9);                    /* meets in another way from here on */
+    meet_changing(2);
+    meet_changing(4);
+    meet_changing(11);
     play("scripted", plays, NULL);
     play("cpu", model, "off");
     play("cpu", model, "ngram");
