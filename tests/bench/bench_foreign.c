@@ -25,7 +25,7 @@
 
 enum {
     STREAMS = 8, CONTEXT = 512, PAGES = CONTEXT / KV_PAGE, MAX_ROUNDS = 99, MAX_PROCESSES = 64,
-    PIECE_MS = 600,             /* of one kind of work in one state */
+    PIECE_MS = 1500,            /* of one kind of work in one state */
     MOST_WAIT_MS = 5000, FEW_TOKENS = 20,
 };
 

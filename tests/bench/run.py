@@ -9,7 +9,7 @@ Sections:
   sampler      what picking a token costs over vocabularies of 49k to 262k
   gap          the time between tokens of 8 streams while a prompt of 7,500 tokens enters
   server       the whole service at 1, 8 and 32 clients, in pairs with llama-server; memory of both
-  foreign      decoding beside a busy process on one core (--full, or by name)
+  foreign      decoding and reading beside a busy process (--full, or by name)
 
 Absolute figures of a shared machine say little: what counts are ratios within one pair, and shares of a ceiling that was measured
 beside them. Calibration runs before and after each section; what other processes used meanwhile is printed with it.
@@ -322,20 +322,14 @@ def server(run, path):
 
 
 def foreign(run, path):
-    with run.section("foreign", "decoding beside a busy process on the first core"):
-        env = {"FASTCHAT_LLAMA_BENCH": ""}
-        core = str(min(os.sched_getaffinity(0)))
-        free = run.csv(program("bench-engine"), path, "3", str(run.threads), env=env)["decode-1"]
-        one = run.csv(program("bench-engine"), path, "3", "1", env=env)["decode-1"]
-        busy = subprocess.Popen(["taskset", "-c", core, sys.executable, "-c", "while True: pass"])
-        try:
-            beside = run.csv(program("bench-engine"), path, "3", str(run.threads), env=env)["decode-1"]
-        finally:
-            busy.kill()
-            busy.wait()
-        table(["decode, tok/s", "median", "best"], [[f"{run.threads} threads", median(free), max(free)], ["1 thread", median(one), max(one)],
-                                                    [f"{run.threads} threads beside it", median(beside), max(beside)]])
-        run.say("foreign", "three rounds each", free=free, one_thread=one, beside=beside)
+    with run.section("foreign", "beside a busy process on one core"):
+        rounds = 3
+        got = run.csv(program("bench-foreign"), path, str(rounds), str(run.threads))
+        states = ["alone", "one-thread", "beside-bound", "beside-moving"]
+        table(["tok/s, median", f"{run.threads} threads", "1 thread", "beside one on the first core", "beside one that moves"],
+              [[kind] + [median(got[f"{kind}-{state}"]) for state in states] for kind in ["decode-1", "decode-8", "read-512"]])
+        table(["then", "ms"], [["until the speed of all threads is back", median(got["after-MS"])]])
+        run.say("foreign", f"{rounds} rounds, 1.5 s each of a kind of work in a state; the process is a session of its own", **{k.replace("-", "_"): v for k, v in got.items()})
 
 
 def main():
