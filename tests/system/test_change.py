@@ -135,8 +135,10 @@ class Change:
         assert code == 0 or self.killed_lately(), text
 
     def hangup(self):
+        before = self.lazy_loads_itself
         self.s.configure(**self.config())
         self.s.process.send_signal(signal.SIGHUP)
+        self.lazy_loads_itself &= before            # both hold until it has been heard
 
     def nonsense(self):
         with open(self.s.config, encoding="utf-8") as f:
