@@ -17,6 +17,7 @@
 #include "cli/progress.h"
 #include "cli/service.h"
 #include "cli/term.h"
+#include "gen/cpu/kernels.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -501,12 +502,13 @@ static int info(struct model *m)
         .replicas = m->replicas.given ? (uint32_t)m->replicas.value : 1, .isa = m->isa, .kv_type = m->kv_type,
         .json = m->json,
     };
+    const struct kernels *kernels;
     BUF_LOCAL path = BUF_INIT;
     struct err err = { 0 };
 
     if (m->n_names != 1)
         return args_mistake(m->cmd, "info needs one model, or the path of a file");
-    if (find_file(m, m->operands[1], &ask, &path, &err) < 0) {
+    if (kernels_choose(m->isa, &kernels, &err) < 0 || find_file(m, m->operands[1], &ask, &path, &err) < 0) {
         term_error("%s", err_text(&err));
         return CLI_FAILED;
     }

@@ -75,7 +75,7 @@ static void give_row(const struct part *p, const struct acts *a, uint32_t r, con
     if (need.floats && f != a->f + at)
         memcpy(a->f + at, f, n * sizeof *f);
     if (need.quantised)
-        p->k->quantise(f, n, a->q + at, a->d + b, a->s + b, a->sum + b, a->half + b);
+        p->k->quantise(f, n, a->q + at, a->d + b, a->sum + b, a->half + b);
 }
 
 static void norm_row(const struct part *p, const float *x, const float *w, uint32_t r, struct need need)

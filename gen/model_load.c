@@ -887,7 +887,6 @@ static void place_acts(struct layout *l, uint32_t rows, uint32_t k, struct acts 
     a->k = k;
     a->q = place(l, (size_t)rows * k, 1);
     a->d = place(l, n_blocks, sizeof *a->d);
-    a->s = place(l, n_blocks, sizeof *a->s);
     a->sum = place(l, n_blocks, sizeof *a->sum);
     a->half = place(l, n_blocks, sizeof *a->half);
     a->f = place(l, (size_t)rows * k, sizeof *a->f);

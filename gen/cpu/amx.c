@@ -74,7 +74,7 @@ static void gather_rows(const struct mul *m, uint32_t row, uint32_t rows, uint32
         for (uint32_t i = 0; i < n; i++) {
             memcpy(to->q[i] + t * B, m->x->q + (at + i) * B, B);
             to->d[i][t] = m->x->d[at + i];
-            to->s[i][t] = m->x->s[at + i];
+            to->s[i][t] = m->x->d[at + i] * (float)m->x->sum[at + i];
         }
     }
 }
@@ -184,7 +184,7 @@ static void int8_slab(const struct int8_type *type, const struct mul *m, uint32_
             gather_rows(m, row + i * rows, rows, from, p.n, &x[i]);
         for (uint32_t g = 0; g < m->n_groups; g++) {
             type->unpack(m->w + g * m->group_bytes, from, p.n, &w);
-            p.next = next_group(m, g) + (size_t)from * type->block_bytes;
+            p.next = group_at(m, g + 1) + (size_t)from * type->block_bytes;
             p.at = m->at + (size_t)g * L;
             for (uint32_t i = 0, r = row; i < n_tiles; i++, r += rows, p.next += p.n * p.next_bytes) {
                 p.x = &x[i];

@@ -133,6 +133,8 @@ INLINE floats floats_of_e8m0(const uint8_t *p)
 
 #include "gen/cpu/quants.h"
 
+typedef int32_t four_bytes __attribute__((may_alias, aligned(1)));
+
 /* Below 4 rows a second sum hides the latency of vpdpbusd: integers, so nothing depends on it. In words of its own, because the
  * compiler makes two instructions of it, the load apart. */
 INLINE void dot_words(const enum mat_type type, struct block_words from, const int half, const int lane, const int8_t (*x)[B],
@@ -150,7 +152,7 @@ INLINE void dot_words(const enum mat_type type, struct block_words from, const i
         UNROLL for (int t = 0; t < rows; t++) {
             ints *to = rows < 4 && n % 2 ? &second[t] : &dot[t];
 
-            __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*to) : "v"(w), "m"(*(const int32_t *)(x[t] + j * 4)));
+            __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*to) : "v"(w), "m"(*(const four_bytes *)(x[t] + j * 4)));
         }
     }
     if (rows < 4)

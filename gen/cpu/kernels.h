@@ -48,11 +48,11 @@ enum mat_type {
     MAT_TYPES
 };
 
-/* Rows of activations. Quantised weights read q, d, s and sum, others f. */
+/* Rows of activations. Quantised weights read q, d and sums, others f. */
 struct acts {
     uint32_t k;                 /* elements of a row, padded */
     int8_t *q;                  /* [rows][k], -127 to 127 */
-    float *d, *s;               /* [rows][k / 32]: scale; scale * sum */
+    float *d;                   /* [rows][k / 32]: scale */
     int32_t *sum, *half;        /* [rows][k / 32]: of q; of the first 16 of the 32 */
     float *f;                   /* [rows][k] */
 };
@@ -111,7 +111,7 @@ struct kernels {
     /* Joins span b into a, n of each: max, sum, o[head_dim]. */
     void (*fold)(float *max, float *sum, float *o, const float *b_max, const float *b_sum,
                  const float *b_o, uint32_t n, uint32_t head_dim);
-    void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum, int32_t *half);
+    void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, int32_t *sum, int32_t *half);
     /* out = x / sqrt(mean(x^2) + eps) * w, the mean over the first n_real. */
     void (*rms_norm)(const float *x, const float *w, uint32_t n, uint32_t n_real, float eps,
                      float *out);

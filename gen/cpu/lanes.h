@@ -117,9 +117,10 @@ INLINE void float_tile(const struct mul *m, const enum mat_type type, const uint
         case 8: TILE_IF(8, size, TILE_OF); break;                                                  \
         }
 
-INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
+/* Group g of a call, or of what comes behind its last: to prefetch, so there need not be any. */
+INLINE const uint8_t *group_at(const struct mul *m, uint32_t g)
 {
-    return g + 1 < m->n_groups || !m->next ? m->w + (g + 1) * m->group_bytes : m->next;
+    return g < m->n_groups || !m->next ? m->w + g * m->group_bytes : m->next + (g - m->n_groups) * m->group_bytes;
 }
 
 /* The first tile prefetches the next group; later ones would only repeat it. */
@@ -135,7 +136,7 @@ INLINE const uint8_t *next_group(const struct mul *m, uint32_t g)
             TILES(m->n_rows, size, TILE_OF)                                                        \
         }                                                                                          \
     }
-#define NEXT_IF_FIRST (row == 0 ? next_group(m, g) : NULL)
+#define NEXT_IF_FIRST (row == 0 ? group_at(m, g + 1) : NULL)
 
 #define FLOAT_TILE(n) float_tile(m, type, w, NEXT_IF_FIRST, at, row, n)
 DEFINE_MUL(mul_F32, F32, V16_TILE, FLOAT_TILE)
@@ -335,7 +336,7 @@ static void fold(float *max, float *sum, float *o, const float *b_max, const flo
 
 /* ---- rows ------------------------------------------------------------ */
 
-static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum, int32_t *half)
+static void quantise(const float *x, uint32_t n, int8_t *q, float *d, int32_t *sum, int32_t *half)
 {
     for (uint32_t b = 0; b < n / KERNEL_BLOCK; b++, x += KERNEL_BLOCK, q += KERNEL_BLOCK) {
         const v16 lo = v16_load(x), hi = v16_load(x + L);
@@ -345,7 +346,6 @@ static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, 
         half[b] = v16_to_i8(v16_mul(lo, by), q);
         sum[b] = half[b] + v16_to_i8(v16_mul(hi, by), q + L);
         d[b] = max / 127.0f;
-        s[b] = d[b] * (float)sum[b];
     }
 }
 

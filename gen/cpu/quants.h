@@ -200,9 +200,9 @@ struct tile_weights {
     bool far;                   /* into the second cache */
 };
 
-/* How many bytes ahead of what is read to prefetch. Into the first cache a core can ask for 16 lines at a time, which at the latency of
- * memory is some 10 GB/s; into the second for more. One row reads several groups at once, a little of each: where it may come from a
- * cache, the first one is best, and the same page of 4 KB. */
+/* How many bytes ahead of what is read to prefetch. What comes from memory at some 17 GB/s a core is more than the first cache has
+ * requests for; the second has. One row reads several groups at once, a little of each: where it may come from a cache, the first one is
+ * best, and the same page of 4 KB. */
 enum { ONE_ROW_AHEAD = 2048, ONE_ROW_FAR = 4096, FEW_ROWS_FAR = 16384, FROM_MEMORY = 32 << 20 };
 
 /* Adds block b of a group, times `rows` rows: q, and the rest in x. With a panel, type is one whose codes are added up alike. */
@@ -305,9 +305,9 @@ enum { FEW_BLOCKS = 48, PANEL_TILES = 8 };
             for (uint32_t g = 0; g < m->n_groups; g++) {                                           \
                 const uint8_t *group = m->w + g * m->group_bytes;                                  \
                 const size_t at = m->at + (size_t)g * L;                                           \
-                struct tile_weights w = { form, group, &panel, NULL, from, to, 1, { NULL }, 0, false };  \
+                struct tile_weights w = { .form = form, .group = group, .panel = &panel, .from = from, .to = to, .n_groups = 1 }; \
                                                                                                    \
-                fill(group, next_group(m, g), from, to - from, &panel);                            \
+                fill(group, group_at(m, g + 1), from, to - from, &panel);                            \
                 TILES(n, TILE, PANEL_TILE)                                                         \
             }                                                                                      \
         }                                                                                          \
@@ -339,21 +339,14 @@ INLINE enum mat_type like_in_16_bits(const enum mat_type type)
     LIKES(DEFINE_PANEL_MUL)                                                                        \
     static void (*const panel_mul[MAT_TYPES])(const struct pack_form *, fill_panel_fn, const struct mul *) = { LIKES(LIKE_ROW) };
 
-/* Group g of a call, and what comes behind its last. */
-INLINE const uint8_t *group_at(const struct mul *m, uint32_t g)
-{
-    return g < m->n_groups ? m->w + g * m->group_bytes : m->next ? m->next + (g - m->n_groups) * m->group_bytes : NULL;
-}
-
 /* What to prefetch while `bytes` of group g meet rows from `row` on: the first tile does, later ones would only repeat it. */
 INLINE void fetch_ahead(struct tile_weights *w, const struct mul *m, uint32_t g, size_t bytes, uint32_t row)
 {
     const uint32_t to = g + (uint32_t)(FEW_ROWS_FAR / bytes);
 
-    w->fetch[0] = row == 0 && group_at(m, to + 1) ? group_at(m, to) : NULL;
+    w->fetch[0] = row == 0 ? group_at(m, to) : NULL;
     w->fetch[1] = group_at(m, to + 1);
     w->ahead = FEW_ROWS_FAR % bytes;
-    w->far = true;
 }
 
 /* Rows that take weights as they are packed: as many blocks of k at a time as can be gathered of all of them, as even as can be. */
@@ -378,7 +371,9 @@ INLINE void fetch_ahead(struct tile_weights *w, const struct mul *m, uint32_t g,
                        x + row / FEW_TILE_ROWS * chunk);                                           \
             for (uint32_t g = 0; g < m->n_groups; g++) {                                           \
                 const size_t at = m->at + (size_t)g * L;                                           \
-                struct tile_weights w = { form, m->w + g * m->group_bytes, NULL, NULL, from, from + n_read, 1, { NULL }, 0, true }; \
+                struct tile_weights w = {                                                          \
+                    .form = form, .group = group_at(m, g), .from = from, .to = from + n_read, .n_groups = 1, .far = true, \
+                };                                                                                 \
                                                                                                    \
                 TILES(m->n_rows, FEW_TILE_ROWS, FEW_TILE)                                          \
             }                                                                                      \
@@ -390,13 +385,13 @@ INLINE void fetch_ahead(struct tile_weights *w, const struct mul *m, uint32_t g,
         const bool far = m->n_groups * m->group_bytes >= FROM_MEMORY;                              \
                                                                                                    \
         for (uint32_t g = 0, n; g < m->n_groups; g += n) {                                         \
-            const uint8_t *w = m->w + g * m->group_bytes;                                          \
-                                                                                                   \
             n = m->n_groups - g < ONE_ROW_GROUPS ? m->n_groups - g : ONE_ROW_GROUPS;               \
             tile(m, type,                                                                          \
-                 &(struct tile_weights){ &pack_forms[type], w, NULL, NULL, 0, m->x->k / B, n,      \
-                                         { next_group(m, g + n - 1) ? w : NULL, next_group(m, g + n - 1) }, \
-                                         far ? ONE_ROW_FAR : ONE_ROW_AHEAD, far },                 \
+                 &(struct tile_weights){                                                           \
+                     .form = &pack_forms[type], .group = group_at(m, g), .to = m->x->k / B, .n_groups = n, \
+                     .fetch = { group_at(m, g), group_at(m, g + n) },                              \
+                     .ahead = far ? ONE_ROW_FAR : ONE_ROW_AHEAD, .far = far,                       \
+                 },                                                                                \
                  m->at + (size_t)g * L, 0, 1, ONE_ROW_GROUPS);                                     \
         }                                                                                          \
     }                                                                                              \

@@ -235,7 +235,7 @@ static void fold(float *max, float *sum, float *o, const float *b_max, const flo
     }
 }
 
-static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum, int32_t *half)
+static void quantise(const float *x, uint32_t n, int8_t *q, float *d, int32_t *sum, int32_t *half)
 {
     for (uint32_t b = 0; b < n / KERNEL_BLOCK; b++, x += KERNEL_BLOCK, q += KERNEL_BLOCK) {
         float max = 0, by;
@@ -253,7 +253,6 @@ static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s, 
                 half[b] = total;
         }
         d[b] = max / 127.0f;
-        s[b] = d[b] * (float)total;
         sum[b] = total;
     }
 }

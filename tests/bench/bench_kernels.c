@@ -113,7 +113,6 @@ static void make_rows(struct bench *b)
     x->k = COLS;
     x->q = need((size_t)MOST * COLS);
     x->d = need(sizeof(float) * MOST * COLS / KERNEL_BLOCK);
-    x->s = need(sizeof(float) * MOST * COLS / KERNEL_BLOCK);
     x->sum = need(sizeof(int32_t) * MOST * COLS / KERNEL_BLOCK);
     x->half = need(sizeof(int32_t) * MOST * COLS / KERNEL_BLOCK);
     x->f = need(sizeof(float) * MOST * COLS);
@@ -122,7 +121,7 @@ static void make_rows(struct bench *b)
     for (uint32_t r = 0; r < MOST; r++) {
         const size_t at = (size_t)r * COLS, blk = at / KERNEL_BLOCK;
 
-        b->k->quantise(x->f + at, COLS, x->q + at, x->d + blk, x->s + blk, x->sum + blk, x->half + blk);
+        b->k->quantise(x->f + at, COLS, x->q + at, x->d + blk, x->sum + blk, x->half + blk);
         b->y[r] = need(sizeof(float) * ROWS);
     }
     if (!b->k->prompt)

@@ -22,7 +22,6 @@ void acts_open(struct acts *a, uint32_t n_rows, uint32_t k)
     a->k = k;
     a->q = zeroed(n);
     a->d = zeroed(n_blocks * sizeof *a->d);
-    a->s = zeroed(n_blocks * sizeof *a->s);
     a->sum = zeroed(n_blocks * sizeof *a->sum);
     a->half = zeroed(n_blocks * sizeof *a->half);
     a->f = zeroed(n * sizeof *a->f);
@@ -32,7 +31,6 @@ void acts_close(struct acts *a)
 {
     free(a->q);
     free(a->d);
-    free(a->s);
     free(a->sum);
     free(a->half);
     free(a->f);
@@ -42,5 +40,5 @@ void acts_quantise(struct acts *a, uint32_t r)
 {
     const size_t at = (size_t)r * a->k, b = at / KERNEL_BLOCK;
 
-    kernels_scalar.quantise(a->f + at, a->k, a->q + at, a->d + b, a->s + b, a->sum + b, a->half + b);
+    kernels_scalar.quantise(a->f + at, a->k, a->q + at, a->d + b, a->sum + b, a->half + b);
 }

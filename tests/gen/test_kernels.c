@@ -278,7 +278,7 @@ Test(kernels, extreme_weights_and_activations_do_not_saturate)
                     fill_codes(&p, bytes[c]);
                     for (uint32_t k = 0; k < cols; k++)
                         p.x.f[k] = (float)(sign * 127);
-                    kernels_at(i)->quantise(p.x.f, cols, p.x.q, p.x.d, p.x.s, p.x.sum, p.x.half);
+                    kernels_at(i)->quantise(p.x.f, cols, p.x.q, p.x.d, p.x.sum, p.x.half);
                     multiply(&p, kernels_at(i), 1);
                     mat_row(&p.mat, 0, row);
                     for (uint32_t k = 0; k < cols; k++)
@@ -295,16 +295,15 @@ Test(kernels, activations_are_quantised_alike_everywhere)
     for (size_t i = 0; kernels_at(i); i++)
         for (int pass = 0; pass < 50; pass++) {
             int8_t q[2][MAX_K];
-            float d[2][MAX_K / 32], s[2][MAX_K / 32];
+            float d[2][MAX_K / 32];
             int32_t sum[2][MAX_K / 32], half[2][MAX_K / 32];
 
             for (int k = 0; k < MAX_K; k++)
                 x[k] = k / 32 == 3 ? 0 : random_float() * powf(10, (float)(pass % 9) - 4);
-            kernels_scalar.quantise(x, MAX_K, q[0], d[0], s[0], sum[0], half[0]);
-            kernels_at(i)->quantise(x, MAX_K, q[1], d[1], s[1], sum[1], half[1]);
+            kernels_scalar.quantise(x, MAX_K, q[0], d[0], sum[0], half[0]);
+            kernels_at(i)->quantise(x, MAX_K, q[1], d[1], sum[1], half[1]);
             cr_assert(zero(int, memcmp(q[0], q[1], sizeof q[0])));
             cr_assert(zero(int, memcmp(d[0], d[1], sizeof d[0])));
-            cr_assert(zero(int, memcmp(s[0], s[1], sizeof s[0])));
             cr_assert(zero(int, memcmp(sum[0], sum[1], sizeof sum[0])));
             cr_assert(zero(int, memcmp(half[0], half[1], sizeof half[0])));
             cr_assert(zero(int, sum[1][3]));
