@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "gen/engine.h"
+#include "tests/bench/median.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -108,17 +109,6 @@ static double run_peer(const char *peer, const char *model, uint32_t threads)
     return rate;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof v[0], ascending);
-    return v[n / 2];
-}
-
 int main(int argc, char **argv)
 {
     int rounds = argc > 2 ? atoi(argv[2]) : 5;
@@ -158,8 +148,8 @@ int main(int argc, char **argv)
         printf("ratio,%d,%.3f,x\n", i, ratio[i]);
         fflush(stdout);
     }
-    printf("# eight streams over one: %.2f\n", median(ratio, rounds));
-    printf("eight-over-slower-one,median,%.3f,x\n", median(slower, rounds));
+    printf("# eight streams over one: %.2f\n", median(ratio, (size_t)rounds));
+    printf("eight-over-slower-one,median,%.3f,x\n", median(slower, (size_t)rounds));
     engine_close(b.e);
     close(b.event);
     return 0;

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/span.h"
 #include "gen/engine.h"
+#include "tests/bench/median.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -145,11 +146,6 @@ static void answer(struct way *w, int text, int round, uint32_t n_streams)
     w->per_s[text][round] = n_streams * (TOKENS - 1.0) / ((double)(last - first) / 1e6);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static void print(const struct way *off, const struct way *w, int text, int rounds)
 {
     const struct engine_stats *st = &w->spent[text];
@@ -159,12 +155,11 @@ static void print(const struct way *off, const struct way *w, int text, int roun
         ratio[i] = w->per_s[text][i] / off->per_s[text][i];
         best = w->per_s[text][i] > best ? w->per_s[text][i] : best;
     }
-    qsort(ratio, (size_t)rounds, sizeof ratio[0], ascending);
     printf("%s,%s,tokens a pass,%.2f,tokens\n", names[text], w->speculative, (double)TOKENS / (double)st->forwards);
     printf("%s,%s,right,%.1f,%%\n", names[text], w->speculative,
            st->drafted_tokens ? 100.0 * (double)st->accepted_tokens / (double)st->drafted_tokens : 0);
     printf("%s,%s,best,%.1f,tokens/s\n", names[text], w->speculative, best);
-    printf("%s,%s,over off,%.3f,x\n", names[text], w->speculative, ratio[rounds / 2]);
+    printf("%s,%s,over off,%.3f,x\n", names[text], w->speculative, median(ratio, (size_t)rounds));
 }
 
 int main(int argc, char **argv)

@@ -23,6 +23,7 @@
 #include "gen/model.h"
 #include "loaders/gguf.h"
 #include "tests/bench/machine.h"
+#include "tests/bench/median.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -236,20 +237,12 @@ static void measure_peer(const struct bench *b, int round)
 
 /* ---- report ---------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(const double *values, int n)
+static double middle(const double *values, int n)
 {
     double sorted[MAX_ROUNDS];
 
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return median(sorted, (size_t)n);
 }
 
 static void report(int rounds, bool with_peer)
@@ -260,7 +253,7 @@ static void report(int rounds, bool with_peer)
         batch[r] = ours[DECODE_8][r] / ours[DECODE_1][r];
     printf("# medians of %d rounds: ours, peer, ratio (lowest to highest)\n", rounds);
     for (int w = 0; w < N_WHAT; w++) {
-        printf("%s,median,%.1f,%s\n", whats[w].name, median(ours[w], rounds), whats[w].unit);
+        printf("%s,median,%.1f,%s\n", whats[w].name, middle(ours[w], rounds), whats[w].unit);
         if (!with_peer || w < PREFILL)
             continue;
         double low = ratio[w][0], high = low;
@@ -269,12 +262,12 @@ static void report(int rounds, bool with_peer)
             low = ratio[w][r] < low ? ratio[w][r] : low;
             high = ratio[w][r] > high ? ratio[w][r] : high;
         }
-        printf("%s-peer,median,%.1f,tok/s\n", whats[w].name, median(peer[w], rounds));
-        printf("%s-ratio,median,%.2f,x\n", whats[w].name, median(ratio[w], rounds));
-        printf("# %-12s %8.1f %8.1f %6.2f (%.2f to %.2f)\n", whats[w].name, median(ours[w], rounds),
-               median(peer[w], rounds), median(ratio[w], rounds), low, high);
+        printf("%s-peer,median,%.1f,tok/s\n", whats[w].name, middle(peer[w], rounds));
+        printf("%s-ratio,median,%.2f,x\n", whats[w].name, middle(ratio[w], rounds));
+        printf("# %-12s %8.1f %8.1f %6.2f (%.2f to %.2f)\n", whats[w].name, middle(ours[w], rounds),
+               middle(peer[w], rounds), middle(ratio[w], rounds), low, high);
     }
-    printf("decode-8-over-1,median,%.2f,x\n", median(batch, rounds));
+    printf("decode-8-over-1,median,%.2f,x\n", middle(batch, rounds));
 }
 
 static void open_all(struct bench *b, uint32_t threads)

@@ -14,6 +14,7 @@
 #include "gen/kv.h"
 #include "gen/model.h"
 #include "loaders/gguf.h"
+#include "tests/bench/median.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -192,24 +193,11 @@ static void measure(struct bench *b, int round, int others)
 
 /* ---- report ----------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 static void report(int rounds)
 {
     for (enum kind k = 0; k < N_KINDS; k++)
         for (enum state s = ALL; s < N_STATES; s++)
-            printf("%s-%s,median,%.1f,tok/s\n", kinds[k], states[s], median(rates[s][k], rounds));
+            printf("%s-%s,median,%.1f,tok/s\n", kinds[k], states[s], median(rates[s][k], (size_t)rounds));
     printf("after-MS,median,%.0f,ms\n", median(after, rounds));
 }
 

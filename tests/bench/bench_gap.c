@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "gen/engine.h"
+#include "tests/bench/median.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -120,11 +121,6 @@ static void run_until(struct bench *b, size_t n_tokens)
     } while (least < n_tokens);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static double at(const struct gaps *g, double part) { return g->ms[(size_t)((double)(g->n - 1) * part)]; }
 
 static void start(struct bench *b, uint32_t salt)
@@ -147,7 +143,7 @@ static void stop(struct bench *b)
 
 static void say(const char *when, int round, struct gaps *g)
 {
-    qsort(g->ms, g->n, sizeof g->ms[0], ascending);
+    sort_values(g->ms, g->n);
     printf("%s_p50,%d,%.3f,ms\n%s_p99,%d,%.3f,ms\n%s_worst,%d,%.3f,ms\n", when, round, at(g, 0.5), when, round, at(g, 0.99), when,
            round, at(g, 1));
 }
@@ -199,9 +195,7 @@ int main(int argc, char **argv)
         die(err_text(&err));
     for (int i = 0; i < rounds; i++)
         do_round(&b, i, n_prompt, &ratios);
-    qsort(ratios.p99, (size_t)rounds, sizeof ratios.p99[0], ascending);
-    qsort(ratios.p50, (size_t)rounds, sizeof ratios.p50[0], ascending);
-    printf("p99_over_quiet,all,%.2f,ratio\np50_over_quiet,all,%.2f,ratio\n", ratios.p99[rounds / 2], ratios.p50[rounds / 2]);
+    printf("p99_over_quiet,all,%.2f,ratio\np50_over_quiet,all,%.2f,ratio\n", median(ratios.p99, (size_t)rounds), median(ratios.p50, (size_t)rounds));
     engine_close(b.e);
     return 0;
 }

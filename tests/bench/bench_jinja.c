@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "conv/jinja/jinja.h"
+#include "tests/bench/median.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,14 +85,7 @@ static void render(struct job *j)
         give_up(&err);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(struct job *j, void (*fn)(struct job *), double seconds)
+static double measure(struct job *j, void (*fn)(struct job *), double seconds)
 {
     static double batch[MAX_BATCHES];
     double end = cpu_ns() + seconds * 1e9;
@@ -104,8 +98,7 @@ static double median(struct job *j, void (*fn)(struct job *), double seconds)
             fn(j);
         batch[n++] = (cpu_ns() - from) / BATCH;
     }
-    qsort(batch, n, sizeof batch[0], by_value);
-    return batch[n / 2];
+    return median(batch, n);
 }
 
 int main(int argc, char **argv)
@@ -124,9 +117,9 @@ int main(int argc, char **argv)
     j.template = read_all(argv[1], &j.template_len);
     j.context = read_all(argv[2], &j.context_len);
     seconds = atof(argv[3]) / 3;
-    compile_ns = median(&j, compile, seconds);
-    variables_ns = median(&j, variables, seconds);
-    render_ns = median(&j, render, seconds);
+    compile_ns = measure(&j, compile, seconds);
+    variables_ns = measure(&j, variables, seconds);
+    render_ns = measure(&j, render, seconds);
     if (jinja_render(j.t, j.v, 1738555506, a, &out, NULL, &err) < 0)
         give_up(&err);
     for (size_t i = 0; i < out.len; i++)

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "loaders/gguf.h"
 #include "loaders/tokenizer.h"
+#include "tests/bench/median.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -93,13 +94,6 @@ static uint64_t hash_ids(const struct token_list *ids)
     return h;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int load(const char *path, int times)
 {
     double best = 1e9;
@@ -133,7 +127,7 @@ static int encode(const char *path, const char *file, double seconds)
     }
     printf("encode,%s,%zu,%zu,%016llx,first %.2f MB/s,", tokenizer_kind(t), len, ids.n, (unsigned long long)hash_ids(&ids),
            (double)len / took[0] / 1e6);
-    qsort(took, n, sizeof took[0], by_value);
+    sort_values(took, n);
     printf("median %.2f MB/s,best %.2f MB/s\n", (double)len / took[n / 2] / 1e6, (double)len / took[0] / 1e6);
     return 0;
 }
