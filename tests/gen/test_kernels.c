@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 33, MAX_K = 608, OUT = 48, WEIGHT_ROWS = 41 };
+enum { MAX_ROWS = 70, MAX_K = 608, OUT = 48, WEIGHT_ROWS = 41, LONG_K = 1792 };
 
 static uint64_t seed;
 
@@ -199,26 +199,41 @@ Test(kernels, the_scalar_twin_multiplies_what_the_rows_say)
     }
 }
 
+static void same_whatever_else(const struct kernels *k, enum mat_type type, uint32_t cols, const uint32_t *counts, size_t n)
+{
+    static float want[MAX_ROWS * OUT];
+    struct product p;
+
+    product_init(&p, type, cols, false);
+    multiply(&p, k, MAX_ROWS);
+    keep(&p, want);
+    for (size_t c = 0; c < n; c++) {
+        multiply(&p, k, counts[c]);
+        for (uint32_t r = 0; r < counts[c]; r++)
+            cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))), "%s type %d k %u: row %u of %u", k->name,
+                      (int)type, cols, r, counts[c]);
+    }
+    product_fini(&p);
+}
+
 Test(kernels, a_row_is_the_same_to_the_bit_whatever_else_is_in_the_call)
 {
-    static const uint32_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 17, 32 };
-    static float want[MAX_ROWS * OUT];
+    static const uint32_t counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 17, 32, 33, 65 };
 
     for (size_t i = 0; kernels_at(i); i++)
-        for (int type = 0; type < MAT_TYPES; type++) {
-            struct product p;
+        for (int type = 0; type < MAT_TYPES; type++)
+            same_whatever_else(kernels_at(i), (enum mat_type)type, some_cols((enum mat_type)type, 3), counts,
+                               sizeof counts / sizeof counts[0]);
+}
 
-            product_init(&p, (enum mat_type)type, some_cols((enum mat_type)type, 3), false);
-            multiply(&p, kernels_at(i), MAX_ROWS);
-            keep(&p, want);
-            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
-                multiply(&p, kernels_at(i), counts[c]);
-                for (uint32_t r = 0; r < counts[c]; r++)
-                    cr_assert(zero(int, memcmp(p.y[r], want + r * OUT, OUT * sizeof(float))),
-                              "%s type %d: row %u of %u", kernels_at(i)->name, type, r, counts[c]);
-            }
-            product_fini(&p);
-        }
+/* More blocks than are gathered at once of one tile of rows. */
+Test(kernels, a_long_row_is_the_same_to_the_bit_too)
+{
+    static const uint32_t counts[] = { 1, 2, 8, 32, 69 };
+
+    for (size_t i = 1; kernels_at(i); i++)
+        for (int type = 0; type < MAT_TYPES; type++)
+            same_whatever_else(kernels_at(i), (enum mat_type)type, LONG_K, counts, sizeof counts / sizeof counts[0]);
 }
 
 /* All codes of a group and its small scales, those to 1. */
